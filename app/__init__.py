@@ -1,0 +1,1 @@
+"""Ortloom: node-graph workflows for ONNX models."""

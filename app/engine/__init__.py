@@ -1,0 +1,1 @@
+"""Runs a plan: cache, events, overrides, cancellation."""

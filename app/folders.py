@@ -1,0 +1,48 @@
+"""Where models, input files and outputs live, and how a name in a workflow becomes a path inside those folders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.graph.errors import InputError
+
+PROGRAM = Path(__file__).resolve().parent.parent
+BUNDLED_WORKFLOWS = PROGRAM / "workflows"
+BUNDLED_MODELS = BUNDLED_WORKFLOWS / "models"
+BUNDLED_INPUTS = BUNDLED_WORKFLOWS / "inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """The folders that a run may read from and write to.
+
+    models, inputs: searched in order. output: files that output nodes write.
+    """
+
+    models: tuple[Path, ...] = (BUNDLED_MODELS,)
+    inputs: tuple[Path, ...] = (BUNDLED_INPUTS,)
+    output: Path = Path("output")
+
+    def model(self, name: str, input: str = "model") -> Path:
+        """Return the model file or folder of that name. Raises InputError when it is missing or outside."""
+        return _find(name, self.models, input, "model", "add its folder with --models")
+
+    def input(self, name: str, input: str = "file") -> Path:
+        """Return the input file of that name. Raises InputError when it is missing or outside."""
+        return _find(name, self.inputs, input, "input file", "add its folder with --inputs")
+
+
+def _find(name: str, roots: tuple[Path, ...], input: str, what: str, fix: str) -> Path:
+    accepted = f"a {what} inside {' or '.join(str(root) for root in roots)}"
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise InputError(input, found=repr(name), accepted=accepted, fix="give its path relative to such a folder")
+    for root in roots:
+        path = root / name
+        if not path.resolve().is_relative_to(root.resolve()):
+            continue
+        if path.exists():
+            return path
+    outside = Path(name).is_absolute() or ".." in Path(name).parts
+    found = f"{name!r}, which is {'outside of these folders' if outside else 'not there'}"
+    raise InputError(input, found=found, accepted=accepted, fix=fix, code="file_outside" if outside else "file_missing")

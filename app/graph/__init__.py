@@ -1,0 +1,1 @@
+"""Documents, types, validation, planning and signatures: pure Python, no I/O, no ONNX Runtime."""

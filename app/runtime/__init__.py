@@ -1,0 +1,1 @@
+"""Everything that touches onnxruntime: sessions, devices, tensors, component state."""
