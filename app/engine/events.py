@@ -49,7 +49,7 @@ class NodeFinished:
 
 @dataclass(frozen=True, slots=True)
 class StepFinished:
-    """A loop has done a step. step: from 1; steps: how many there will be, or 0 when not known; seconds: of this one."""
+    """A loop has done a step. step: from 1; steps: how many there will be, 0 when not known; seconds: of this one."""
 
     node: str
     step: int
@@ -79,7 +79,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """A live value of a loop changed while it ran and acts from `step` (from 1) on; 0: from its start."""
+    """A live value of a loop changed while it ran and acts from `step` on, counted from 1."""
 
     node: str
     input: str

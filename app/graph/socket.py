@@ -77,7 +77,8 @@ def why_not(source: SocketType, target: SocketType) -> str | None:
     if source.shape is None or target.shape is None:
         return None
     if len(source.shape) != len(target.shape):
-        return f"{found}: {len(source.shape)} dimensions do not fit {len(target.shape)}; put a Reshape node between them"
+        ranks = f"{len(source.shape)} dimensions do not fit {len(target.shape)}"
+        return f"{found}: {ranks}; put a Reshape node between them"
     for axis, (have, want) in enumerate(zip(source.shape, target.shape, strict=True)):
         if isinstance(have, int) and isinstance(want, int) and have != want:
             return f"{found}: axis {axis} is {have} and must be {want}; wire an output made for this input"

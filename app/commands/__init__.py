@@ -1,0 +1,1 @@
+"""What the command `ortloom` does, one file per subcommand."""

@@ -1,0 +1,49 @@
+"""The live progress of a run on a terminal: a bar for the loop that runs, with seconds per step."""
+
+from __future__ import annotations
+
+import sys
+
+from tqdm import tqdm
+
+from app.engine.events import Cached, Event, NodeStarted, Restarted, StepFinished
+from app.graph.document import Workflow
+
+
+class ProgressBar:
+    """Shows events on stderr; silent when stderr is no terminal."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._titles = {node.id: node.title or node.class_type for node in workflow.nodes.values()}
+        self._bar: tqdm[None] | None = None
+        self._node = ""
+
+    def __call__(self, event: Event) -> None:
+        """Take one event of the run."""
+        if isinstance(event, StepFinished):
+            self._step(event)
+        elif isinstance(event, NodeStarted | Restarted):
+            self.close()
+            self._write(f"{self._titles.get(event.node, event.node)} ...")
+        elif isinstance(event, Cached):
+            self._write(f"{len(event.nodes)} nodes from cache")
+
+    def close(self) -> None:
+        """End the bar in progress."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _step(self, event: StepFinished) -> None:
+        if self._bar is None or self._node != event.node:
+            self.close()
+            self._node = event.node
+            title = self._titles.get(event.node, event.node)
+            # disable=None: no bar when stderr is no terminal.
+            self._bar = tqdm(total=event.steps or None, desc=title, unit="step", file=sys.stderr, disable=None)
+        self._bar.set_postfix_str(f"{event.seconds:.3f} s/step", refresh=False)
+        self._bar.update(event.step - self._bar.n)
+
+    def _write(self, text: str) -> None:
+        if sys.stderr.isatty():
+            tqdm.write(text, file=sys.stderr)

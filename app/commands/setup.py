@@ -1,0 +1,118 @@
+"""What several subcommands need: folders, registry, workflow, error lines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_data_path, user_log_path
+
+from app.extensions import load_extensions
+from app.folders import BUNDLED_INPUTS, BUNDLED_MODELS, BUNDLED_WORKFLOWS, Folders
+from app.graph.comfy import read_any
+from app.graph.document import Workflow
+from app.graph.errors import Problem, WorkflowError
+from app.graph.registry import Registry, unknown_name
+from app.png import read_workflow
+from nodes import builtin_registry
+
+
+def folders_of(options: argparse.Namespace, workflow: Path | None = None) -> Folders:
+    """Return the folders that the options name, the workflow's own and the bundled ones. Raises WorkflowError."""
+    for folder in (*options.models, *options.inputs):
+        if not folder.is_dir():
+            raise WorkflowError.of(f"found no folder {str(folder)!r}; give one that exists with --models or --inputs")
+    own = () if workflow is None else (workflow.parent,)
+    return Folders(
+        models=(*options.models, BUNDLED_MODELS),
+        inputs=(*options.inputs, *own, BUNDLED_INPUTS),
+        output=getattr(options, "out", Path("output")),
+    )
+
+
+def registry_of(options: argparse.Namespace, folders: Folders) -> Registry:
+    """Return the registry of all node types; a broken extension is reported on stderr and in the log, then skipped."""
+    registry = builtin_registry(folders)
+    custom_nodes = options.custom_nodes or user_data_path("ortloom", appauthor=False) / "custom_nodes"
+    for report in load_extensions(registry, custom_nodes):
+        if report.error:
+            print(f"extension {report.name} is skipped: {report.error}", file=sys.stderr)
+            logging.getLogger(__name__).error("extension %s: %s", report.name, report.traceback)
+    return registry
+
+
+def workflow_path(name: str) -> Path:
+    """Return the file of a workflow given by path or by a template's name. Raises WorkflowError."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    templates = {template.stem: template for template in BUNDLED_WORKFLOWS.glob("*.json")}
+    if name in templates:
+        return templates[name]
+    if path.suffix or path.parent != Path():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise WorkflowError.of(f"found {found} at {name!r}, accepted a JSON or PNG file; check the path", "file_missing")
+    raise WorkflowError.of(unknown_name("workflow", name, templates), "file_missing")
+
+
+def load_workflow(path: Path, registry: Registry) -> Workflow:
+    """Return the workflow in a JSON or PNG file. Raises WorkflowError."""
+    data = path.read_bytes()
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return read_any(read_workflow(path), registry)
+    return Workflow.load(data, registry)
+
+
+def apply_changes(workflow: Workflow, changes: Iterable[str]) -> Workflow:
+    """Return the workflow with every NODE.INPUT=VALUE of --set applied. Raises WorkflowError."""
+    values: dict[tuple[str, str], Any] = {}
+    for change in changes:
+        place, equals, text = change.partition("=")
+        node, dot, name = place.partition(".")
+        if not (equals and dot and node and name):
+            accepted = 'NODE.INPUT=VALUE, e.g. --set "Denoise.cfg=3"'
+            raise WorkflowError.of(f"found --set {change!r}, accepted {accepted}; write it so", "bad_set")
+        values[_split(workflow, place)] = _value(text)
+    return workflow.with_inputs(values)
+
+
+def _split(workflow: Workflow, place: str) -> tuple[str, str]:
+    """Split NODE.INPUT at the dot that leaves a known node before it: titles and inputs may hold dots themselves."""
+    dots = [index for index, character in enumerate(place) if character == "."]
+    for dot in dots[1:]:
+        try:
+            return workflow.find_node(place[:dot]), place[dot + 1 :]
+        except WorkflowError:
+            continue
+    return workflow.find_node(place[: dots[0]]), place[dots[0] + 1 :]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def start_log(verbose: bool = False) -> None:
+    """Send the log to a file in the user's log folder, so that no traceback reaches the terminal."""
+    folder = user_log_path("ortloom", appauthor=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handler: logging.Handler = logging.FileHandler(folder / "ortloom.log", encoding="utf-8")
+    except OSError:
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def print_problems(problems: Iterable[Problem]) -> int:
+    """Print one problem a line on stderr; returns the exit code 1."""
+    for problem in problems:
+        print(str(problem).replace("\n", " "), file=sys.stderr)
+    return 1

@@ -1,0 +1,159 @@
+"""One run of a workflow: attempts at its plan, restarted when an override cannot be steered."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal
+
+from app.engine.attempt import Attempt
+from app.engine.cancel import RunCancelled
+from app.engine.events import Cancelled, Done, Event, Failed, Output, Queued, Restarted, Started
+from app.graph.document import Workflow
+from app.graph.errors import Problem, WorkflowError
+from app.graph.graph import Graph
+from app.graph.plan import Plan, plan
+from app.graph.validation import validate
+
+if TYPE_CHECKING:
+    from app.engine.engine import Engine
+
+Status = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """What came of a run.
+
+    seconds_by_node: wall time of each computed node, a loop's body included in its loop and listed by itself too.
+    step_seconds_by_loop: wall time of every step of every loop that ran.
+    cached: nodes that were not computed because an earlier run had.
+    session_loads, session_hits: ONNX Runtime sessions loaded, and found loaded, during this run.
+    """
+
+    status: Status = "queued"
+    outputs: list[Output] = field(default_factory=list)
+    problems: tuple[Problem, ...] = ()
+    seconds: float = 0.0
+    seconds_by_node: dict[str, float] = field(default_factory=dict)
+    step_seconds_by_loop: dict[str, list[float]] = field(default_factory=dict)
+    cached: list[str] = field(default_factory=list)
+    session_loads: int = 0
+    session_hits: int = 0
+
+
+def resolve(engine: Engine, workflow: Workflow, targets: Iterable[str] | None = None) -> tuple[Graph, Plan]:
+    """Validate and plan a workflow. Raises WorkflowError with everything that is wrong."""
+    graph, problems = validate(workflow, engine.registry, targets)
+    if problems:
+        raise WorkflowError(problems)
+    return graph, plan(graph)
+
+
+class Run:
+    """One run. `execute` blocks; `override` and `cancel` may be called from other threads meanwhile."""
+
+    def __init__(
+        self, engine: Engine, workflow: Workflow, emit: Callable[[Event], None], targets: Iterable[str] | None = None
+    ) -> None:
+        """Raises WorkflowError when the workflow cannot run."""
+        self.id = uuid.uuid4().hex
+        self.workflow = workflow
+        self.record = RunRecord()
+        self._engine = engine
+        self._emit = emit
+        self._targets = None if targets is None else tuple(targets)
+        self._lock = threading.Lock()
+        self._graph, self._plan = resolve(engine, workflow, self._targets)
+        self._attempt = self._new_attempt()
+        self._restart_from: str | None = None
+        self._is_cancelled = False
+        emit(Queued(self.id))
+
+    def execute(self) -> RunRecord:
+        """Run to the end and return the record; problems are in it, not raised."""
+        record = self.record
+        record.status = "running"
+        started = perf_counter()
+        sessions = self._engine.sessions
+        loads, hits = sessions.loads, sessions.hits
+        self._emit(Started(self.id, tuple(self._plan.nodes())))
+        while record.status == "running":
+            attempt = self._attempt
+            try:
+                record.status = self._after(attempt, finished=attempt.execute())
+            except RunCancelled:
+                record.status = self._after(attempt, finished=False)
+            except WorkflowError as error:
+                record.status, record.problems = "failed", error.problems
+            finally:
+                attempt.close()
+                attempt.add_times(record.seconds_by_node, record.step_seconds_by_loop)
+        record.seconds = perf_counter() - started
+        record.cached = attempt.cached
+        record.session_loads, record.session_hits = sessions.loads - loads, sessions.hits - hits
+        self._emit(self._last_event())
+        return record
+
+    def override(self, changes: Mapping[tuple[str, str], Any]) -> bool:
+        """Change literal inputs, (node id, input name) -> value, of a run that has not ended.
+
+        Returns True when every change acts from the next step on, False when the run starts again from the first
+        node that the changes reach. Raises WorkflowError, and changes nothing, when the workflow would not run so.
+        """
+        with self._lock:
+            workflow = self.workflow.with_inputs(changes)
+            graph, new_plan = resolve(self._engine, workflow, self._targets)
+            self.workflow = workflow
+            if self._restart_from is None and all(self._attempt.can_steer(*place) for place in changes):
+                self._attempt.steer([(node, name, value) for (node, name), value in changes.items()])
+                return True
+            self._graph, self._plan = graph, new_plan
+            self._restart_from = next(iter(changes))[0]
+            self._attempt.cancel.cancel()
+            return False
+
+    def cancel(self) -> None:
+        """Stop the run: between nodes, between steps, or inside a session call."""
+        with self._lock:
+            self._is_cancelled = True
+            self._attempt.cancel.cancel()
+
+    def _after(self, attempt: Attempt, *, finished: bool) -> Status:
+        """Decide how to go on after an attempt; starts a new one when an override asked for it."""
+        with self._lock:
+            if self._is_cancelled:
+                return "cancelled"
+            missed = attempt.missed_steering()
+            if finished and self._restart_from is None and missed is None:
+                return "done"
+            if missed is not None and self._restart_from is None:
+                self._restart_from = missed
+                self._graph, self._plan = resolve(self._engine, self.workflow, self._targets)
+            self._emit(Restarted(self._restart_from or ""))
+            self._restart_from = None
+            self.record.outputs.clear()
+            self._attempt = self._new_attempt()
+            return "running"
+
+    def _new_attempt(self) -> Attempt:
+        return Attempt(self._engine, self._graph, self._plan, self._document, self._forward)
+
+    def _document(self) -> dict[str, Any]:
+        return self.workflow.to_json()
+
+    def _forward(self, event: Event) -> None:
+        if isinstance(event, Output):
+            self.record.outputs.append(event)
+        self._emit(event)
+
+    def _last_event(self) -> Event:
+        record = self.record
+        if record.status == "failed":
+            return Failed(record.problems)
+        return Cancelled() if record.status == "cancelled" else Done(record.seconds, record.seconds_by_node)
+
+
