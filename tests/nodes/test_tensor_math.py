@@ -214,7 +214,7 @@ def test_mean_pool_leaves_masked_tokens_out() -> None:
 
 def test_lengths_and_angles() -> None:
     """(3, 4) / 5; a right angle has cosine 0, opposite vectors -1, the zero vector 0; relative error 1e-6."""
-    np.testing.assert_allclose(l2_normalize(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(l2_normalize(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
     a = np.array([[1, 0], [1, 1], [0, 0]], F32)
     np.testing.assert_allclose(cosine_similarity(a, np.array([0, 2], F32)), [0.0, math.sqrt(0.5), 0.0], rtol=1e-6)
     np.testing.assert_allclose(cosine_similarity(a[:1], -a[:1]), [-1], rtol=1e-6)
