@@ -31,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="run a workflow and write its outputs")
     _add_workflow(run)
-    run.add_argument("--out", type=Path, default=Path("output"), metavar="DIR", help="where outputs go (default: output)")
+    run.add_argument(
+        "--out", type=Path, default=Path("output"), metavar="DIR", help="where outputs go (default: output)"
+    )
     run.add_argument("--device", default="auto", help="what components marked auto run on: auto, cpu, cuda, ...")
     run.add_argument("--json", action="store_true", help="print one JSON object about the run on stdout")
 
@@ -50,18 +52,39 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_workflow(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("workflow", metavar="WORKFLOW", help="a workflow's JSON file, a PNG that carries one, or a template's name")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NODE.INPUT=VALUE", dest="changes",
+        "workflow", metavar="WORKFLOW", help="a workflow's JSON file, a PNG that carries one, or a template's name"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NODE.INPUT=VALUE",
+        dest="changes",
         help="change an input; NODE is an id or a title, VALUE is JSON or plain text; may be given again",
     )
     _add_folders(parser)
 
 
 def _add_folders(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--models", action="append", type=Path, default=[], metavar="DIR", help="a folder of models; may be given again")
-    parser.add_argument("--inputs", action="append", type=Path, default=[], metavar="DIR", help="a folder of input files; may be given again")
-    parser.add_argument("--custom-nodes", type=Path, default=None, metavar="DIR", help="folder of your own nodes (default: in the user's data folder)")
+    parser.add_argument(
+        "--models", action="append", type=Path, default=[], metavar="DIR", help="a folder of models; may be given again"
+    )
+    parser.add_argument(
+        "--inputs",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="a folder of input files; may be given again",
+    )
+    parser.add_argument(
+        "--custom-nodes",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder of your own nodes (default: in the user's data folder)",
+    )
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from types import ModuleType
 
+from app.extensions import node_types_in
 from app.folders import Folders
-from app.graph.node import NodeType
 from app.graph.registry import Registry
 
 MODULES = (
@@ -27,6 +25,8 @@ MODULES = (
     "schedulers.masked_diffusion",
     "tensor_convert",
     "tensor_math",
+    "tensor_reduce",
+    "tensor_select",
     "tensor_shape",
     "text",
 )
@@ -41,11 +41,3 @@ def builtin_registry(folders: Folders) -> Registry:
         for node_type in node_types_in(importlib.import_module(f"nodes.{name}")):
             registry.add(node_type)
     return registry
-
-
-def node_types_in(module: ModuleType) -> Iterator[NodeType]:
-    """Yield the node types that a module defines, bare or as `node_type` of its functions, in order."""
-    for value in list(vars(module).values()):
-        found = value if isinstance(value, NodeType) else getattr(value, "node_type", None)
-        if isinstance(found, NodeType) and found.source == module.__name__:
-            yield found

@@ -14,7 +14,7 @@ from platformdirs import user_data_path, user_log_path
 
 from app.extensions import load_extensions
 from app.folders import BUNDLED_INPUTS, BUNDLED_MODELS, BUNDLED_WORKFLOWS, Folders
-from app.graph.comfy import read_any
+from app.graph.comfy import load, read_any
 from app.graph.document import Workflow
 from app.graph.errors import Problem, WorkflowError
 from app.graph.registry import Registry, unknown_name
@@ -56,16 +56,18 @@ def workflow_path(name: str) -> Path:
         return templates[name]
     if path.suffix or path.parent != Path():
         found = "a folder" if path.is_dir() else "no such file"
-        raise WorkflowError.of(f"found {found} at {name!r}, accepted a JSON or PNG file; check the path", "file_missing")
+        raise WorkflowError.of(
+            f"found {found} at {name!r}, accepted a JSON or PNG file; check the path", "file_missing"
+        )
     raise WorkflowError.of(unknown_name("workflow", name, templates), "file_missing")
 
 
-def load_workflow(path: Path, registry: Registry) -> Workflow:
+def load_workflow(path: Path) -> Workflow:
     """Return the workflow in a JSON or PNG file. Raises WorkflowError."""
     data = path.read_bytes()
     if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return read_any(read_workflow(path), registry)
-    return Workflow.load(data, registry)
+        return read_any(read_workflow(path))
+    return load(data)
 
 
 def apply_changes(workflow: Workflow, changes: Iterable[str]) -> Workflow:

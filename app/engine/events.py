@@ -114,6 +114,17 @@ class Done:
 
 
 Event: TypeAlias = (
-    Queued | Started | Cached | NodeStarted | NodeFinished | StepFinished | Preview | Output | Steered | Restarted
-    | Failed | Cancelled | Done
+    Queued
+    | Started
+    | Cached
+    | NodeStarted
+    | NodeFinished
+    | StepFinished
+    | Preview
+    | Output
+    | Steered
+    | Restarted
+    | Failed
+    | Cancelled
+    | Done
 )

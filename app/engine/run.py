@@ -155,5 +155,3 @@ class Run:
         if record.status == "failed":
             return Failed(record.problems)
         return Cancelled() if record.status == "cancelled" else Done(record.seconds, record.seconds_by_node)
-
-

@@ -32,8 +32,19 @@ class NodeRunner:
     """
 
     __slots__ = (
-        "_lane_rules", "_links", "_make_context", "base", "cancel", "context", "folds", "instance", "literals",
-        "node", "seconds", "slots", "values",
+        "_lane_rules",
+        "_links",
+        "_make_context",
+        "base",
+        "cancel",
+        "context",
+        "folds",
+        "instance",
+        "literals",
+        "node",
+        "seconds",
+        "slots",
+        "values",
     )
 
     def __init__(

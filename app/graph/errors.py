@@ -53,9 +53,7 @@ class InputError(Exception):
     The sentence is built from its parts so that none is forgotten.
     """
 
-    def __init__(
-        self, input: str, *, found: object, accepted: object, fix: str, code: str = "invalid_input"
-    ) -> None:
+    def __init__(self, input: str, *, found: object, accepted: object, fix: str, code: str = "invalid_input") -> None:
         self.input = input
         self.code = code
         self.message = f"found {found}, accepted {accepted}; {fix}"

@@ -63,9 +63,7 @@ class Wiring:
 
     def closing_edges(self, loop: int) -> list[Edge]:
         """Return the edges that close a loop, and those into its feedback inputs from elsewhere."""
-        return [
-            edge for edge in self._incoming[loop] if self.is_closing(edge) or self.role(edge) == "feedback"
-        ]
+        return [edge for edge in self._incoming[loop] if self.is_closing(edge) or self.role(edge) == "feedback"]
 
     def is_closing(self, edge: Edge) -> bool:
         """Return whether the edge enters a header from inside its loop."""

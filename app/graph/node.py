@@ -313,13 +313,23 @@ def input_port(name: str, annotation: Any, default: Any = inspect.Parameter.empt
     for extra in extras:
         if isinstance(extra, Range):
             port = replace(
-                port, minimum=extra.minimum, maximum=extra.maximum, step=extra.step, help=extra.help,
-                widget=extra.widget, role=extra.role,
+                port,
+                minimum=extra.minimum,
+                maximum=extra.maximum,
+                step=extra.step,
+                help=extra.help,
+                widget=extra.widget,
+                role=extra.role,
             )
         elif isinstance(extra, Help):
             port = replace(
-                port, help=extra.help, widget=extra.widget, pair=extra.pair, cfg=extra.cfg,
-                literal_only=extra.literal_only, role=extra.role,
+                port,
+                help=extra.help,
+                widget=extra.widget,
+                pair=extra.pair,
+                cfg=extra.cfg,
+                literal_only=extra.literal_only,
+                role=extra.role,
             )
     return port
 

@@ -247,9 +247,7 @@ def _read_early(wiring: Wiring) -> frozenset[int]:
 
 
 def _port_reads_early(node: GraphNode, name: str) -> bool:
-    return any(
-        port.cfg == name or (port.name == name and port.role == "steerable") for port in node.ports.inputs
-    )
+    return any(port.cfg == name or (port.name == name and port.role == "steerable") for port in node.ports.inputs)
 
 
 def _feeding_back(wiring: Wiring, loop: int, leaders: dict[int, list[int]]) -> set[int]:
@@ -276,14 +274,10 @@ def _folds(wiring: Wiring, order: Sequence[str]) -> dict[str, frozenset[Fold] | 
                 step = _folds_behind(wiring, edge, folds)
                 found = None if found is None or step is None else found | step
             folds[index] = found
-    return {
-        wiring.nodes[index].id: _known_in_time(wiring, index, edges, position) for index, edges in folds.items()
-    }
+    return {wiring.nodes[index].id: _known_in_time(wiring, index, edges, position) for index, edges in folds.items()}
 
 
-def _folds_behind(
-    wiring: Wiring, edge: Edge, folds: dict[int, frozenset[Edge] | None]
-) -> frozenset[Edge] | None:
+def _folds_behind(wiring: Wiring, edge: Edge, folds: dict[int, frozenset[Edge] | None]) -> frozenset[Edge] | None:
     port = wiring.nodes[edge.target].ports.input(edge.input)
     if port is not None and port.cfg:
         return frozenset({edge})

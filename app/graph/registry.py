@@ -43,12 +43,17 @@ class Registry:
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     """Return `<what> 'x' is not registered; did you mean A or B?`, or the list of known names if none is near."""
     names = sorted(known)
-    by_lower = {candidate.lower(): candidate for candidate in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    near = nearest(name, names)
     if near:
-        return f"{what} {name!r} is not registered; did you mean {' or '.join(by_lower[key] for key in near)}?"
+        return f"{what} {name!r} is not registered; did you mean {' or '.join(near)}?"
     hint = "see `ortloom nodes` for all" if len(names) > 12 else f"registered are {', '.join(names) or 'none'}"
     return f"{what} {name!r} is not registered and no name is near; {hint}, or install the extension it comes from"
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three known names that look like `name`, best first; case does not count."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    return [by_lower[key] for key in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
 
 
 def schema(node_type: NodeType) -> dict[str, Any]:
@@ -78,13 +83,23 @@ def ports_schema(ports: Ports) -> dict[str, Any]:
 
 def _input_schema(port: InputPort) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "name": port.name, **_type_schema(port.type), "help": port.help, "required": port.required,
-        "role": port.role, "pair": port.pair,
+        "name": port.name,
+        **_type_schema(port.type),
+        "help": port.help,
+        "required": port.required,
+        "role": port.role,
+        "pair": port.pair,
     }
     optional = {
-        "default": port.default, "minimum": port.minimum, "maximum": port.maximum, "step": port.step,
-        "choices": list(port.choices) or None, "cfg": port.cfg or None, "widget": port.widget or None,
-        "group": port.group or None, "literal_only": port.literal_only or None,
+        "default": port.default,
+        "minimum": port.minimum,
+        "maximum": port.maximum,
+        "step": port.step,
+        "choices": list(port.choices) or None,
+        "cfg": port.cfg or None,
+        "widget": port.widget or None,
+        "group": port.group or None,
+        "literal_only": port.literal_only or None,
     }
     return entry | {key: value for key, value in optional.items() if value is not None}
 

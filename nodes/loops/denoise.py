@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from nodes.noise import NoiseSource
-from nodes.schedulers.sampler import DenoiseCall, Sampler, Sampling, SamplingJob
 
 from app.engine.lanes import Pair
 from app.engine.loop import LoopDriver
@@ -16,6 +14,8 @@ from app.graph.errors import InputError
 from app.graph.node import Array, InputPort, OutputPort, Ports
 from nodes.guidance import guide
 from nodes.loops.loop_type import LoopBase, loop_type, names_in
+from nodes.noise import NoiseSource
+from nodes.schedulers.sampler import DenoiseCall, Sampler, Sampling, SamplingJob
 
 MAX_STEPS = 10_000
 
@@ -34,25 +34,57 @@ def ports_of(literals: Mapping[str, Any]) -> Ports:
     """
     extras = names_in(literals, "extra_samples")
     inputs = [
-        InputPort("scheduler", socket.SAMPLER, "sampler that leads the loop; without one the prediction is the next "
-                  "sample", required=False, pair="refuse"),
+        InputPort(
+            "scheduler",
+            socket.SAMPLER,
+            "sampler that leads the loop; without one the prediction is the next sample",
+            required=False,
+            pair="refuse",
+        ),
         InputPort("latent", socket.TENSOR, "start: an empty latent, an encoded picture, masked tokens", pair="refuse"),
-        InputPort("prediction", socket.TENSOR, "what the denoiser makes of this step's sample", role="feedback",
-                  pair="accept", cfg="cfg"),
+        InputPort(
+            "prediction",
+            socket.TENSOR,
+            "what the denoiser makes of this step's sample",
+            role="feedback",
+            pair="accept",
+            cfg="cfg",
+        ),
         InputPort("steps", socket.INT, _STEPS_HELP, False, 20, 0, MAX_STEPS, 1),
-        InputPort("cfg", socket.FLOAT, "guidance scale; 1 runs the positive lane alone", False, 1.0, 0, 100, 0.1,
-                  role="steerable"),
+        InputPort(
+            "cfg",
+            socket.FLOAT,
+            "guidance scale; 1 runs the positive lane alone",
+            False,
+            1.0,
+            0,
+            100,
+            0.1,
+            role="steerable",
+        ),
         InputPort("start_step", socket.INT, _START_HELP, False, 0, 0, MAX_STEPS, 1),
         InputPort("seed", socket.INT, "seed of all noise in this loop", False, 0, 0, 2**64 - 1, 1, widget="seed"),
-        InputPort("noise_kind", socket.STRING, "generator behind the seed; torch gives the numbers of PyTorch's CPU "
-                  "generator", False, "philox", choices=("philox", "torch")),
+        InputPort(
+            "noise_kind",
+            socket.STRING,
+            "generator behind the seed; torch gives the numbers of PyTorch's CPU generator",
+            False,
+            "philox",
+            choices=("philox", "torch"),
+        ),
         InputPort("noise", socket.TENSOR, "noise to start from, instead of seeded noise", False, pair="refuse"),
         InputPort("step_noise", socket.TENSOR, _STEP_NOISE_HELP, False, pair="refuse"),
         InputPort("timesteps", socket.LIST, _TIMESTEPS_HELP, False),
         InputPort("add_noise", socket.BOOLEAN, _ADD_NOISE_HELP, False, True),
         InputPort("allow_zero_steps", socket.BOOLEAN, _ZERO_HELP, False, False),
-        InputPort("extra_samples", socket.STRING, "names of further loop-carried tensors, separated by commas", False,
-                  "", literal_only=True),
+        InputPort(
+            "extra_samples",
+            socket.STRING,
+            "names of further loop-carried tensors, separated by commas",
+            False,
+            "",
+            literal_only=True,
+        ),
     ]
     per_step = [
         OutputPort("sample", socket.TENSOR, "what the denoiser sees, scaled for its noise level", True),
@@ -67,8 +99,14 @@ def ports_of(literals: Mapping[str, Any]) -> Ports:
     for name in extras:
         inputs += [
             InputPort(f"latent_{name}", socket.TENSOR, f"start of {name}", pair="refuse"),
-            InputPort(f"prediction_{name}", socket.TENSOR, f"what the denoiser makes of {name}", role="feedback",
-                      pair="accept", cfg="cfg"),
+            InputPort(
+                f"prediction_{name}",
+                socket.TENSOR,
+                f"what the denoiser makes of {name}",
+                role="feedback",
+                pair="accept",
+                cfg="cfg",
+            ),
             InputPort(f"noise_{name}", socket.TENSOR, f"noise to start {name} from", False, pair="refuse"),
         ]
         per_step.append(OutputPort(f"sample_{name}", socket.TENSOR, f"what the denoiser sees of {name}", True))

@@ -36,8 +36,14 @@ def main() -> None:
     operator = whole / OPERATORS
     print_table(
         ["call s", "operator s", "cancel -> end s (each)", "in operators (worst)"],
-        [[f"{whole:.2f}", f"{operator:.3f}", " ".join(f"{each:.3f}" for each in latencies),
-          f"{max(latencies) / operator:.1f}"]],
+        [
+            [
+                f"{whole:.2f}",
+                f"{operator:.3f}",
+                " ".join(f"{each:.3f}" for each in latencies),
+                f"{max(latencies) / operator:.1f}",
+            ]
+        ],
     )
     print(f"the next run on the same session gives the same bytes: {np.array_equal(before, after)}")
 
@@ -50,7 +56,10 @@ def _workflow() -> Workflow:
         "show": ("ShowValue", {"value": ["list", "list"]}),
     }
     return Workflow.parse(
-        {"version": 1, "nodes": {name: {"class_type": kind, "inputs": inputs} for name, (kind, inputs) in nodes.items()}}
+        {
+            "version": 1,
+            "nodes": {name: {"class_type": kind, "inputs": inputs} for name, (kind, inputs) in nodes.items()},
+        }
     )
 
 

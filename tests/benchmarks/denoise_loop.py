@@ -29,7 +29,10 @@ def main() -> None:
         path = Path(folder)
         denoiser(path / "heavy.onnx", 8, 512, LATENT)
         denoiser(path / "empty.onnx", 0, 1, LATENT)
-        rows = [_compare(path, "heavy.onnx", 20, "ratio at most 1.02"), _compare(path, "empty.onnx", 2000, "at most 60 us")]
+        rows = [
+            _compare(path, "heavy.onnx", 20, "ratio at most 1.02"),
+            _compare(path, "empty.onnx", 2000, "at most 60 us"),
+        ]
     print_table(["denoiser", "steps", "bare ms/step", "ours ms/step", "ratio", "extra us/step", "limit"], rows)
 
 
@@ -47,7 +50,12 @@ def _compare(folder: Path, model: str, steps: int, limit: str) -> list[object]:
             ratios.append(ours[-1] / bare[-1])
     extra = (min(ours) - min(bare)) * 1e6
     return [
-        model, steps, f"{median(bare) * 1e3:.4f}", f"{median(ours) * 1e3:.4f}", f"{median(ratios):.3f}", f"{extra:.1f}",
+        model,
+        steps,
+        f"{median(bare) * 1e3:.4f}",
+        f"{median(ours) * 1e3:.4f}",
+        f"{median(ratios):.3f}",
+        f"{extra:.1f}",
         limit,
     ]
 
@@ -59,7 +67,9 @@ def _workflow(model: str, steps: int) -> Workflow:
         "loop": (
             "DenoiseLoop",
             {
-                "latent": ["latent", "latent"], "scheduler": ["scheduler", "sampler"], "steps": steps,
+                "latent": ["latent", "latent"],
+                "scheduler": ["scheduler", "sampler"],
+                "steps": steps,
                 "prediction": ["unet", "out_sample"],
             },
         ),
@@ -70,7 +80,10 @@ def _workflow(model: str, steps: int) -> Workflow:
         "show": ("ShowValue", {"value": ["loop", "latent"]}),
     }
     return Workflow.parse(
-        {"version": 1, "nodes": {name: {"class_type": kind, "inputs": inputs} for name, (kind, inputs) in nodes.items()}}
+        {
+            "version": 1,
+            "nodes": {name: {"class_type": kind, "inputs": inputs} for name, (kind, inputs) in nodes.items()},
+        }
     )
 
 

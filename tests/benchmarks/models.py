@@ -27,7 +27,10 @@ def denoiser(path: Path, matmuls: int, size: int, latent: tuple[int, ...]) -> No
         last = "mean"
     else:
         nodes.pop()
-    nodes += [helper.make_node("Mul", [last, "zero"], ["none"]), helper.make_node("Add", ["scaled", "none"], ["out_sample"])]
+    nodes += [
+        helper.make_node("Mul", [last, "zero"], ["none"]),
+        helper.make_node("Add", ["scaled", "none"], ["out_sample"]),
+    ]
     graph = helper.make_graph(
         nodes,
         "denoiser",

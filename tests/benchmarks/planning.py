@@ -22,7 +22,12 @@ def main() -> None:
         folders = Folders(output=Path(folder))
         times = {count: _measure(count, folders) for count in (1000, 10_000)}
     rows = [
-        [what, f"{times[1000][what]:.4f}", f"{times[10_000][what]:.4f}", f"{times[10_000][what] / times[1000][what]:.1f}"]
+        [
+            what,
+            f"{times[1000][what]:.4f}",
+            f"{times[10_000][what]:.4f}",
+            f"{times[10_000][what] / times[1000][what]:.1f}",
+        ]
         for what in ("validate", "plan", "cached re-run")
     ]
     print_table(["seconds for", "1,000 nodes", "10,000 nodes", "factor (linear: 10)"], rows)

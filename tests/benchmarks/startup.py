@@ -15,7 +15,11 @@ def main() -> None:
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     heavy = [name for name in ("onnxruntime", "onnx", "numpy", "PIL", "tokenizers") if f"'{name}'" in modules]
     rows = [
-        ["ortloom --help", f"{_seconds(['-m', 'app.cli', '--help']):.3f}", ", ".join(heavy) or "none of the heavy ones"],
+        [
+            "ortloom --help",
+            f"{_seconds(['-m', 'app.cli', '--help']):.3f}",
+            ", ".join(heavy) or "none of the heavy ones",
+        ],
         ["python -c pass", f"{_seconds(['-c', 'pass']):.3f}", ""],
     ]
     print_table(["command", "seconds (best of 5)", "imports"], rows)

@@ -19,9 +19,17 @@ def test_a_carried_value_goes_from_pass_to_pass(tmp_path: Path) -> None:
     """Fibonacci: (a, b) <- (b, a + b) eight times from (0, 1) gives a = 21."""
     (result,) = run(
         tmp_path,
-        loop=("RepeatLoop", {
-            "count": 8, "carry": "a, b", "a": 0, "b": 1, "next_a": "->loop.b", "next_b": "->sum.int",
-        }),
+        loop=(
+            "RepeatLoop",
+            {
+                "count": 8,
+                "carry": "a, b",
+                "a": 0,
+                "b": 1,
+                "next_a": "->loop.b",
+                "next_b": "->sum.int",
+            },
+        ),
         sum=("MathExpression", {"expression": "a + b", "a": "->loop.a", "b": "->loop.b"}),
         out=("Collect", {"value": "->loop.final_a"}),
     )
@@ -32,9 +40,16 @@ def test_the_number_of_passes_may_come_from_an_axis(tmp_path: Path) -> None:
     (result,) = run(
         tmp_path,
         rows=("ListToTensor", {"values": [[1, 2], [3, 4], [5, 6]]}),
-        loop=("RepeatLoop", {
-            "tensor": "->rows.tensor", "axis": 1, "keep_axis": False, "collect": "s", "collect_s": "->sum.tensor",
-        }),
+        loop=(
+            "RepeatLoop",
+            {
+                "tensor": "->rows.tensor",
+                "axis": 1,
+                "keep_axis": False,
+                "collect": "s",
+                "collect_s": "->sum.tensor",
+            },
+        ),
         sum=("TensorReduce", {"tensor": "->loop.item", "operation": "sum"}),
         out=("Collect", {"value": "->loop.collected_s"}),
     )
@@ -44,10 +59,15 @@ def test_the_number_of_passes_may_come_from_an_axis(tmp_path: Path) -> None:
 def test_items_of_a_list_are_taken_in_order_and_collected_as_a_list(tmp_path: Path) -> None:
     (result,) = run(
         tmp_path,
-        loop=("RepeatLoop", {
-            "items": {"__value__": ["red", "green"]}, "collect": "t", "collect_mode": "list",
-            "collect_t": "->join.text",
-        }),
+        loop=(
+            "RepeatLoop",
+            {
+                "items": {"__value__": ["red", "green"]},
+                "collect": "t",
+                "collect_mode": "list",
+                "collect_t": "->join.text",
+            },
+        ),
         join=("ConcatenateText", {"a": "a ", "b": "->loop.item"}),
         out=("Collect", {"value": "->loop.collected_t"}),
     )
@@ -57,9 +77,16 @@ def test_items_of_a_list_are_taken_in_order_and_collected_as_a_list(tmp_path: Pa
 def test_the_loop_stops_after_the_pass_that_says_so(tmp_path: Path) -> None:
     """x doubles from 1 until it is above 100: 128 after 7 passes."""
     nodes = {
-        "loop": ("RepeatLoop", {
-            "count": 1000, "carry": "x", "x": 1, "next_x": "->double.int", "stop": "->done.boolean",
-        }),
+        "loop": (
+            "RepeatLoop",
+            {
+                "count": 1000,
+                "carry": "x",
+                "x": 1,
+                "next_x": "->double.int",
+                "stop": "->done.boolean",
+            },
+        ),
         "double": ("MathExpression", {"expression": "2 * a", "a": "->loop.x"}),
         "done": ("MathExpression", {"expression": "a > 100", "a": "->double.int"}),
         "out": ("Collect", {"value": "->loop.final_x"}),

@@ -213,9 +213,15 @@ def test_cfg_follows_a_formula_of_the_step_number(tmp_path: Path) -> None:
         one=("TensorFill", {"shape": [1], "value": 1.0}),
         zero=("TensorFill", {"shape": [1], "value": 0.0}),
         pair=("GuidancePair", {"positive": "->one.tensor", "negative": "->zero.tensor"}),
-        loop=("DenoiseLoop", {
-            "latent": "->zero.tensor", "prediction": "->model.tensor", "steps": 4, "cfg": "->formula.float",
-        }),
+        loop=(
+            "DenoiseLoop",
+            {
+                "latent": "->zero.tensor",
+                "prediction": "->model.tensor",
+                "steps": 4,
+                "cfg": "->formula.float",
+            },
+        ),
         formula=("MathExpression", {"expression": "1 + a", "a": "->loop.step"}),
         model=("TensorArithmetic", {"a": "->zeroed.tensor", "b": "->pair.pair", "operation": "add"}),
         zeroed=("TensorArithmetic", {"a": "->loop.sample", "b": 0.0, "operation": "multiply"}),

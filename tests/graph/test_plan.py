@@ -56,8 +56,13 @@ def test_a_controlnet_beside_the_denoiser_is_part_of_the_body() -> None:
 
 def test_loops_nest_to_any_depth() -> None:
     text = graph(
-        L1="back=x1", x1="a=L2.result b=L1.sample", L2="start=L1.sample back=x2", x2="a=L3.result",
-        L3="start=L2.sample back=x3", x3="a=L3.sample", end="a=L1.result",
+        L1="back=x1",
+        x1="a=L2.result b=L1.sample",
+        L2="start=L1.sample back=x2",
+        x2="a=L3.result",
+        L3="start=L2.sample back=x3",
+        x3="a=L3.sample",
+        end="a=L1.result",
     )
     assert shape(plan(text).items) == [["L1", ["L2", ["L3", "x3"], "x2"], "x1"], "end"]
 
