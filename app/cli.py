@@ -1,4 +1,4 @@
-"""The command `ortloom`: reads arguments and calls one of app/commands; nothing heavy is imported before it is needed."""
+"""The command `ortloom`: reads arguments and calls one of app/commands; what is heavy is imported only there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_TEMPLATE = "text-to-image"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0, 1 with errors on stderr, 2 for a wrong usage, 130 when stopped."""
+    """Run the command line; returns the exit code: 0, 1 with errors on stderr, 2 for wrong usage, 130 if stopped."""
     options = _parser().parse_args(arguments)
     if options.command is None:
         options = _parser().parse_args(["run", DEFAULT_TEMPLATE])

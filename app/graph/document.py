@@ -54,7 +54,7 @@ class Workflow:
     def parse(cls, data: Any) -> Workflow:
         """Return the workflow in decoded JSON of our own format. Raises WorkflowError with every problem found."""
         if not isinstance(data, dict) or not isinstance(data.get("nodes"), dict):
-            accepted = 'an object with "version" and "nodes"'
+            accepted = 'an object with "version" and "nodes", or ComfyUI\'s API format'
             raise WorkflowError.of(
                 f"found {_kind(data)}, accepted {accepted}; open a workflow saved by Ortloom", "shape"
             )

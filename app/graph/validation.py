@@ -233,13 +233,10 @@ def _why_not_number(value: Any, port: InputPort) -> tuple[str, str] | None:
 
 
 def _range(port: InputPort) -> str:
-    if port.minimum is None and port.maximum is None:
-        return ""
-    if port.maximum is None:
-        return f" of at least {_bound(port.minimum)}"
-    if port.minimum is None:
-        return f" of at most {_bound(port.maximum)}"
-    return f" from {_bound(port.minimum)} to {_bound(port.maximum)}"
+    low, high = port.minimum, port.maximum
+    if high is None:
+        return "" if low is None else f" of at least {_bound(low)}"
+    return f" of at most {_bound(high)}" if low is None else f" from {_bound(low)} to {_bound(high)}"
 
 
 def _bound(value: float) -> str:
