@@ -1,0 +1,72 @@
+"""Nodes and schedulers of your own, and what happens when they are broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.extensions import load_extensions
+from app.folders import Folders
+from nodes import builtin_registry
+
+GOOD = '''
+from typing import Annotated
+from app.graph.node import Help, Out, node
+
+@node(category="mine")
+def add_seven(value: Annotated[int, Help("a number")]) -> Annotated[int, Out("value")]:
+    """Add seven."""
+    return value + 7
+'''
+
+
+def load(folder: Path, **files: str) -> tuple[list[str], dict[str, str]]:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path = path.with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    registry = builtin_registry(Folders())
+    before = {node_type.name for node_type in registry}
+    reports = load_extensions(registry, folder)
+    return sorted({node_type.name for node_type in registry} - before), {
+        report.name: report.error for report in reports
+    }
+
+
+def test_a_file_and_a_package_add_their_nodes(tmp_path: Path) -> None:
+    package = "from .inner import add_eight"
+    inner = GOOD.replace("seven", "eight").replace("7", "8")
+    names, errors = load(tmp_path, good=GOOD, pack____init__=package, pack__inner=inner)
+    assert names == ["AddEight", "AddSeven"]
+    assert errors == {"good.py": "", "pack": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("import no_such_module_anywhere", "ModuleNotFoundError"),
+        ("def broken(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("x = 1", "defines no node type"),
+        (GOOD.replace("add_seven", "denoise_loop"), "DenoiseLoop already comes from"),
+        (GOOD.replace("int, Help", "complex, Help"), "is not a socket type"),
+    ],
+)
+def test_a_broken_extension_is_reported_and_the_others_still_load(tmp_path: Path, text: str, part: str) -> None:
+    names, errors = load(tmp_path, broken=text, good=GOOD)
+    assert names == ["AddSeven"]
+    assert part in errors["broken.py"]
+    assert "\n" not in errors["broken.py"]
+
+
+def test_no_folder_is_no_extension(tmp_path: Path) -> None:
+    assert load_extensions(builtin_registry(Folders()), tmp_path / "none") == []
+
+
+def test_the_readmes_node_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    names, _ = load(tmp_path, mine=text.split("```python")[1].split("```")[0])
+    assert names == ["Brighten"]
