@@ -35,12 +35,13 @@ MODULES = (
 def builtin_registry(folders: Folders) -> Registry:
     """Return a registry of every node type of the library; `folders`: where those that read model files look."""
     from nodes.components import onnx_component
+    from nodes.image_files import image_file_nodes
     from nodes.text import text_nodes
 
     registry = Registry([onnx_component(folders)])
     for name in MODULES:
         for node_type in node_types_in(importlib.import_module(f"nodes.{name}")):
             registry.add(node_type)
-    for node_type in text_nodes(folders):
+    for node_type in (*text_nodes(folders), *image_file_nodes(folders)):
         registry.add(node_type)
     return registry

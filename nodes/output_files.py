@@ -34,7 +34,7 @@ def next_number(stem: Path) -> int:
     numbered = re.compile(re.escape(stem.name) + r"_(\d{5,})(?:_step\d+)?\.\w+")
     try:
         names = os.listdir(stem.parent)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 1
     return 1 + max((int(match[1]) for name in names if (match := numbered.fullmatch(name))), default=0)
 
