@@ -148,7 +148,10 @@ def resize_mask(
 
 
 def fitted_mask(mask: Array, latent: Array, input: str = "mask") -> Array:
-    """Return a mask as float32 [1 or B, 1, H, W] for a latent [B, C, H, W], by area. Raises InputError for its batch."""
+    """Return a mask averaged to the size of a latent [B, C, H, W]: float32 [1 or B, 1, H, W].
+
+    Raises InputError when there are several masks, but not one for each latent.
+    """
     planes = checked_mask(mask, input)
     if planes.shape[0] not in (1, latent.shape[0]):
         found = f"{planes.shape[0]} masks for {latent.shape[0]} latents"
