@@ -106,7 +106,7 @@ def _covered(count: int, start: float, size: float) -> Array:
 @node(category="mask", search_aliases=("blur", "soft", "smooth", "gaussian"))
 def feather_mask(
     mask: MaskIn,
-    radius: Annotated[float, Range(0, 1024, 0.5, help="Softness in pixels: the standard deviation of the blur")] = 8.0,
+    radius: Annotated[float, Range(0, 256, 0.5, help="Softness in pixels: the standard deviation of the blur")] = 8.0,
 ) -> MaskOut:
     """Soften edges by a Gaussian blur; beyond the mask's border its edge goes on."""
     mask = checked_mask(mask)

@@ -1,0 +1,74 @@
+"""Mask Blend against the closed forms of epsilon and v."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.graph.errors import InputError
+from app.graph.node import Array
+from nodes.mask_blend import mask_blend
+
+RNG = np.random.default_rng(8)
+ORIGINAL, PREDICTION, NOISE = RNG.standard_normal((3, 1, 4, 4, 6)).astype(np.float32)
+SIGMA = 2.0
+ALPHA, S = 1 / np.sqrt(1 + SIGMA**2), SIGMA / np.sqrt(1 + SIGMA**2)
+SAMPLE = (ALPHA * ORIGINAL + S * NOISE).astype(np.float32)
+HALF = np.concatenate((np.zeros((1, 32, 24)), np.ones((1, 32, 24))), axis=2).astype(np.float32)
+
+
+def clean(prediction_type: str, prediction: Array) -> Array:
+    """Return the clean latent that a prediction stands for: eps, v and sample as in arXiv:2202.00512, appendix D."""
+    clean_by_type = {
+        "epsilon": (SAMPLE - S * prediction) / ALPHA,
+        "v_prediction": ALPHA * SAMPLE - S * prediction,
+        "sample": prediction,
+    }
+    return clean_by_type[prediction_type]
+
+
+@pytest.mark.parametrize("prediction_type", ["epsilon", "v_prediction", "sample"])
+def test_what_is_kept_lands_on_the_original(prediction_type: Any) -> None:
+    """The left half of the mask is 0; the right half keeps the denoiser's prediction to the bit up to rounding."""
+    blended = mask_blend(PREDICTION, SAMPLE, SIGMA, ORIGINAL, HALF, prediction_type)
+    assert blended.dtype == np.float32
+    np.testing.assert_allclose(clean(prediction_type, blended)[..., :3], ORIGINAL[..., :3], atol=1e-5)
+    np.testing.assert_allclose(blended[..., 3:], PREDICTION[..., 3:], atol=1e-6)
+
+
+def test_epsilon_of_the_original_is_the_noise_that_was_added() -> None:
+    blended = mask_blend(PREDICTION, SAMPLE, SIGMA, ORIGINAL, np.zeros((1, 4, 6), np.float32))
+    np.testing.assert_allclose(blended, NOISE, atol=1e-5)
+
+
+def test_halfway_is_the_mean() -> None:
+    blended = mask_blend(PREDICTION, SAMPLE, SIGMA, ORIGINAL, np.full((1, 1, 1), 0.5, np.float32), "sample")
+    np.testing.assert_allclose(blended, (PREDICTION + ORIGINAL) / 2, atol=1e-6)
+
+
+def test_one_original_and_mask_serve_a_batch() -> None:
+    pair = np.concatenate((PREDICTION, NOISE))
+    blended = mask_blend(pair, np.concatenate((SAMPLE, SAMPLE)), SIGMA, ORIGINAL, HALF, "sample")
+    np.testing.assert_allclose(blended[1, ..., :3], ORIGINAL[0, ..., :3], atol=1e-6)
+    np.testing.assert_allclose(blended[1, ..., 3:], NOISE[0, ..., 3:], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "input"),
+    [
+        ({"sample": SAMPLE[..., 1:]}, "sample"),
+        ({"latent": ORIGINAL[..., 1:]}, "latent"),
+        ({"mask": np.zeros((2, 4, 6), np.float32)}, "mask"),
+        ({"sigma": 0.0}, "sigma"),
+        ({"prediction": PREDICTION[0]}, "prediction"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, Any], input: str) -> None:
+    inputs: dict[str, Any] = {
+        "prediction": PREDICTION, "sample": SAMPLE, "sigma": SIGMA, "latent": ORIGINAL, "mask": HALF,
+    }  # fmt: skip
+    with pytest.raises(InputError) as caught:
+        mask_blend(**(inputs | change))
+    assert caught.value.input == input
