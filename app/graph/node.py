@@ -266,7 +266,9 @@ class FunctionInstance:
             for parameter, (cls, names) in self.spread.items():
                 inputs[parameter] = cls(**{name: inputs.pop(name) for name in names if name in inputs})
         result = self.function(**inputs) if self.context is None else self.function(context=self.context, **inputs)
-        return result if type(result) is not np.ndarray and isinstance(result, tuple) else (result,)
+        if isinstance(result, tuple):
+            return result
+        return () if result is None else (result,)
 
     def reset(self) -> None:
         """Do nothing: a function carries no state."""

@@ -1,0 +1,255 @@
+"""The signature of a model file, read in milliseconds without its weights, without onnx and without onnxruntime."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+
+from app.graph.errors import InputError
+from app.runtime.protobuf import Buffer, Malformed, fields, message, number, text, varints
+
+DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
+    23: "float4_e2m1fn",
+}  # fmt: skip
+"""numpy and ml_dtypes names by ONNX's TensorProto.DataType."""
+
+_BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "bool": 8, "string": 0, "bfloat16": 16, "complex64": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPort:
+    """One input or output of a model.
+
+    dtype: numpy or ml_dtypes name, `string`, or `sequence`, `optional`, `map` for what is no tensor.
+    shape: numbers, symbols, or None for unnamed free dimensions; None when the rank is not given.
+    has_default: an input that the file holds a value for and that need not be fed.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    has_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSignature:
+    """What a model file takes and gives, and facts about it.
+
+    weight_bytes: of all initializers, external ones included. external_files: files beside the model that hold them.
+    """
+
+    inputs: tuple[TensorPort, ...]
+    outputs: tuple[TensorPort, ...]
+    opsets: Mapping[str, int]
+    ir_version: int
+    producer: str
+    metadata: Mapping[str, str]
+    ops: Mapping[str, int]
+    weight_bytes: int
+    external_files: tuple[Path, ...]
+
+
+def read_signature(path: Path) -> ModelSignature:
+    """Return a model file's signature; unchanged files are read once.
+
+    Raises InputError for input `model` when the file is missing, empty, truncated or no ONNX model, and when its
+    external data is missing or lies outside of the model's folder.
+    """
+    try:
+        stat = path.stat()
+        return _read(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        found = f"{path.name}, which cannot be read ({error.strerror})"
+        raise _refused(found, "check the path and its permissions", "file_missing") from error
+
+
+def stamp(path: Path) -> tuple[str, int, int]:
+    """Return what identifies a file's content without reading it: path, size in bytes, mtime in nanoseconds."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=4096)
+def _read(path: Path, size: int, mtime_ns: int) -> ModelSignature:
+    if not path.is_file():
+        raise _refused(f"{path.name}, which is a folder", "choose the .onnx file in it", "file_missing")
+    if size == 0:
+        raise _refused(f"{path.name}, which is empty", "copy or download it again", "model_broken")
+    with path.open("rb") as file:
+        # Not closed here: views of it may still be referenced by an exception on its way; it closes with the last one.
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        return _Walk(path).model(memoryview(mapped))
+    except (Malformed, OverflowError) as error:
+        found = f"{path.name}, which is no ONNX model or is cut off ({error})"
+        raise _refused(found, "copy or download it again", "model_broken") from error
+
+
+def _refused(found: str, fix: str, code: str) -> InputError:
+    return InputError("model", found=found, accepted="a whole ONNX model file", fix=fix, code=code)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The walk over one file. Field numbers are those of onnx.proto."""
+
+    path: Path
+    inputs: list[TensorPort] = field(default_factory=list)
+    outputs: list[TensorPort] = field(default_factory=list)
+    initializers: set[str] = field(default_factory=set)
+    ops: Counter[str] = field(default_factory=Counter)
+    weight_bytes: int = 0
+    locations: dict[str, None] = field(default_factory=dict)
+
+    def model(self, data: Buffer) -> ModelSignature:
+        opsets: dict[str, int] = {}
+        metadata: dict[str, str] = {}
+        ir_version, producer, has_graph = 0, "", False
+        for key, _, value in fields(data):
+            if key == 1:
+                ir_version = number(value)
+            elif key == 2:
+                producer = text(value)
+            elif key == 7:
+                has_graph = True
+                self.graph(message(value))
+            elif key == 8:
+                domain, version = _pair(message(value))
+                opsets[domain] = version if isinstance(version, int) else 0
+            elif key == 14:
+                name, content = _pair(message(value))
+                metadata[name] = str(content)
+        if not has_graph or not (self.outputs or self.ops):
+            raise Malformed("it holds no graph")
+        return ModelSignature(
+            tuple(self._marked(port) for port in self.inputs),
+            tuple(self.outputs),
+            opsets,
+            ir_version,
+            producer,
+            metadata,
+            dict(self.ops),
+            self.weight_bytes,
+            tuple(self._external(location) for location in self.locations),
+        )
+
+    def graph(self, data: Buffer) -> None:
+        for key, _, value in fields(data):
+            if key == 1:
+                self.ops[_op_type(message(value))] += 1
+            elif key == 5:
+                self.initializers.add(self.initializer(message(value)))
+            elif key == 11:
+                self.inputs.append(_port(message(value)))
+            elif key == 12:
+                self.outputs.append(_port(message(value)))
+
+    def initializer(self, data: Buffer) -> str:
+        name, dtype = "", 0
+        dims: list[int] = []
+        for key, wire, value in fields(data):
+            if key == 1:
+                dims += varints(value, wire)
+            elif key == 2:
+                dtype = number(value)
+            elif key == 8:
+                name = text(value)
+            elif key == 13:
+                entry, content = _pair(message(value))
+                if entry == "location":
+                    self.locations[str(content)] = None
+        self.weight_bytes += prod(dims) * _bits(DTYPES.get(dtype, "")) // 8
+        return name
+
+    def _marked(self, port: TensorPort) -> TensorPort:
+        return TensorPort(port.name, port.dtype, port.shape, port.name in self.initializers)
+
+    def _external(self, location: str) -> Path:
+        folder = self.path.resolve().parent
+        path = self.path.parent / location
+        if Path(location).is_absolute() or not path.resolve().is_relative_to(folder):
+            found = f"{self.path.name}, whose weights are said to be at {location!r}, outside of its folder"
+            raise _refused(found, "do not use this file unless you trust it; export it again", "external_data_outside")
+        if not path.is_file():
+            found = f"{self.path.name} without its weights file {location!r}"
+            raise _refused(found, "copy that file beside it", "external_data_missing")
+        return path
+
+
+def _pair(data: Buffer) -> tuple[str, str | int]:
+    """Return fields 1 and 2 of a small message: a key and its value."""
+    first = ""
+    result: str | int = ""
+    for key, _, value in fields(data):
+        if key == 1:
+            first = text(value)
+        elif key == 2:
+            result = value if isinstance(value, int) else text(value)
+    return first, result
+
+
+def _op_type(data: Buffer) -> str:
+    for key, _, value in fields(data):
+        if key == 4:
+            return text(value)
+    return ""
+
+
+def _port(data: Buffer) -> TensorPort:
+    """Return the port in a ValueInfoProto."""
+    name, dtype = "", "unknown"
+    shape: tuple[int | str | None, ...] | None = None
+    for key, _, value in fields(data):
+        if key == 1:
+            name = text(value)
+        elif key == 2:
+            dtype, shape = _type(message(value))
+    if not name:
+        raise Malformed("a port without a name")
+    return TensorPort(name, dtype, shape)
+
+
+def _type(data: Buffer) -> tuple[str, tuple[int | str | None, ...] | None]:
+    for key, _, value in fields(data):
+        if key == 1:
+            return _tensor_type(message(value))
+        if key in (4, 5, 9):
+            return {4: "sequence", 5: "map", 9: "optional"}[key], None
+    return "unknown", None
+
+
+def _tensor_type(data: Buffer) -> tuple[str, tuple[int | str | None, ...] | None]:
+    dtype = "unknown"
+    shape: tuple[int | str | None, ...] | None = None
+    for key, _, value in fields(data):
+        if key == 1:
+            dtype = DTYPES.get(number(value), "unknown")
+        elif key == 2:
+            shape = tuple(_dimension(message(item)) for which, _, item in fields(message(value)) if which == 1)
+    return dtype, shape
+
+
+def _dimension(data: Buffer) -> int | str | None:
+    found: int | str | None = None
+    for key, _, value in fields(data):
+        if key == 1:
+            found = number(value)
+        elif key == 2:
+            found = text(value) or None
+    # Some exporters write -1 or 0 for a free dimension.
+    return None if isinstance(found, int) and found < 0 else found
+
+
+def _bits(dtype: str) -> int:
+    if dtype in _BITS:
+        return _BITS[dtype]
+    digits = "".join(character for character in dtype.split("_")[0] if character.isdigit())
+    return int(digits) if digits else 0
