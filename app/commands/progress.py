@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from tqdm import tqdm
 
@@ -15,7 +16,7 @@ class ProgressBar:
 
     def __init__(self, workflow: Workflow) -> None:
         self._titles = {node.id: node.title or node.class_type for node in workflow.nodes.values()}
-        self._bar: tqdm[None] | None = None
+        self._bar: Any = None
         self._node = ""
 
     def __call__(self, event: Event) -> None:

@@ -20,7 +20,7 @@ def propose_state_pairs(signature: ModelSignature) -> list[dict[str, str]]:
     """Return the state pairs that the port names suggest, for a person to confirm; never used while running.
 
     `past...` pairs with the `present...` of the same ending; an input NAME pairs with an output NAMEn, NAME_out,
-    NAME_next, next_NAME, new_NAME or out_NAME of the same dtype and rank.
+    NAME_next, NAME_new, next_NAME or new_NAME of the same dtype and rank.
     """
     outputs = {port.name: port for port in signature.outputs}
     presents = {_PREFIX.sub("", name): name for name in outputs if name.startswith("present")}
@@ -31,7 +31,7 @@ def propose_state_pairs(signature: ModelSignature) -> list[dict[str, str]]:
             partner = presents.get(_PREFIX.sub("", port.name))
         else:
             names = (f"{port.name}{mark}" for mark in ("n", "_n", "N", "_out", "_next", ".next", "Out", "_new"))
-            before = (f"{mark}_{port.name}" for mark in ("next", "new", "out", "present"))
+            before = (f"{mark}_{port.name}" for mark in ("next", "new", "present"))
             partner = next((name for name in (*names, *before) if name in outputs), None)
         if partner is not None and _alike(port, outputs[partner]):
             init = "empty" if any(not isinstance(dim, int) for dim in (port.shape or ())[1:]) else "zeros"

@@ -35,8 +35,9 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
 def to_port(value: Any, port: TensorPort, sizes: Mapping[str, int]) -> Any:
     """Return a value as an array that the port takes: no copy when it is one already.
 
-    Floats of any width become the port's; nothing else changes its dtype. A number takes the port's rank: [n] for
-    rank 1, with n from `sizes` (size by symbol, bound by other inputs), else 1; a whole-number port cuts a fraction off.
+    Floats of any width become the port's; nothing else changes its dtype. A number takes the port's rank; for rank 1 it
+    becomes [n], n being what `sizes` (size by symbol, bound by other inputs) says, else 1. A whole-number port cuts a
+    fraction off.
     Raises InputError when dtype, rank or a fixed dimension does not fit.
     """
     dtype = numpy_dtype(port.dtype)
@@ -137,4 +138,5 @@ def _from_ort_value(value: Any) -> Array:
     if 0 in shape:
         return np.zeros(shape, BFLOAT16)
     memory = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
-    return np.array(np.ctypeslib.as_array(memory)).view(BFLOAT16).reshape(shape)
+    result: Array = np.array(np.ctypeslib.as_array(memory)).view(BFLOAT16).reshape(shape)
+    return result
