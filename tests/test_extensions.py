@@ -21,10 +21,9 @@ def add_seven(value: Annotated[int, Help("a number")]) -> Annotated[int, Out("va
 '''
 
 
-def load(folder: Path, **files: str) -> tuple[list[str], dict[str, str]]:
+def load(folder: Path, files: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     for name, text in files.items():
-        path = folder / name.replace("__", "/")
-        path = path.with_suffix(".py")
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     registry = builtin_registry(Folders())
@@ -38,7 +37,7 @@ def load(folder: Path, **files: str) -> tuple[list[str], dict[str, str]]:
 def test_a_file_and_a_package_add_their_nodes(tmp_path: Path) -> None:
     package = "from .inner import add_eight"
     inner = GOOD.replace("seven", "eight").replace("7", "8")
-    names, errors = load(tmp_path, good=GOOD, pack____init__=package, pack__inner=inner)
+    names, errors = load(tmp_path, {"good.py": GOOD, "pack/__init__.py": package, "pack/inner.py": inner})
     assert names == ["AddEight", "AddSeven"]
     assert errors == {"good.py": "", "pack": ""}
 
@@ -56,7 +55,7 @@ def test_a_file_and_a_package_add_their_nodes(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_extension_is_reported_and_the_others_still_load(tmp_path: Path, text: str, part: str) -> None:
-    names, errors = load(tmp_path, broken=text, good=GOOD)
+    names, errors = load(tmp_path, {"broken.py": text, "good.py": GOOD})
     assert names == ["AddSeven"]
     assert part in errors["broken.py"]
     assert "\n" not in errors["broken.py"]
@@ -68,5 +67,5 @@ def test_no_folder_is_no_extension(tmp_path: Path) -> None:
 
 def test_the_readmes_node_is_one(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "README.md").read_text()
-    names, _ = load(tmp_path, mine=text.split("```python")[1].split("```")[0])
+    names, _ = load(tmp_path, {"mine.py": text.split("```python")[1].split("```")[0]})
     assert names == ["Brighten"]

@@ -32,7 +32,7 @@ def loop_type(
     display_name: str,
     instance: type[LoopBase],
     ports_of: Callable[[Mapping[str, Any]], Ports],
-    check: Callable[[Mapping[str, Any]], None],
+    check: Callable[[Mapping[str, Any]], None] | None = None,
     search_aliases: tuple[str, ...] = (),
     version: int = 1,
 ) -> NodeType:

@@ -22,7 +22,7 @@ _COLLECT_MODES = ("stack", "concatenate", "list")
 def ports_of(literals: Mapping[str, Any]) -> Ports:
     """Return the ports of a Repeat Loop: those of its carried and collected values come from their names.
 
-    Raises InputError when `carry` or `collect` is not a list of names.
+    Raises InputError when `carry` or `collect` is not a list of free names.
     """
     carry, collect = names_in(literals, "carry"), names_in(literals, "collect")
     inputs = [
@@ -74,6 +74,7 @@ def ports_of(literals: Mapping[str, Any]) -> Ports:
         InputPort(f"collect_{name}", socket.ANY, f"what to collect as {name}", role="feedback", pair="refuse")
         for name in collect
     ]
+    _check_distinct([port.name for port in inputs])
     outputs = [
         OutputPort("index", socket.INT, "number of this pass, from 0", True),
         OutputPort("item", socket.ANY, "this pass's slice of `tensor` or element of `items`", True),
@@ -85,14 +86,12 @@ def ports_of(literals: Mapping[str, Any]) -> Ports:
     return Ports(tuple(inputs), tuple(outputs))
 
 
-def check(literals: Mapping[str, Any]) -> None:
-    """Refuse names that collide. Raises InputError."""
-    ports = ports_of(literals)
-    names = [port.name for port in ports.inputs]
+def _check_distinct(names: list[str]) -> None:
+    """Refuse carried or collected names that are taken by another input. Raises InputError."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        fix = "choose another name"
-        raise InputError("carry", found=f"{', '.join(twice)}, taken by another input", accepted="free names", fix=fix)
+        found = f"{', '.join(twice)}, taken by another input"
+        raise InputError("carry", found=found, accepted="free names", fix="choose another name")
 
 
 class RepeatLoop(LoopBase):
@@ -192,6 +191,5 @@ REPEAT_LOOP = loop_type(
     display_name="Repeat Loop",
     instance=RepeatLoop,
     ports_of=ports_of,
-    check=check,
     search_aliases=("for", "while", "iterate", "map"),
 )

@@ -39,7 +39,7 @@ def test_a_carried_value_goes_from_pass_to_pass(tmp_path: Path) -> None:
 def test_the_number_of_passes_may_come_from_an_axis(tmp_path: Path) -> None:
     (result,) = run(
         tmp_path,
-        rows=("ListToTensor", {"values": [[1, 2], [3, 4], [5, 6]]}),
+        rows=("ListToTensor", {"items": [[1, 2], [3, 4], [5, 6]]}),
         loop=(
             "RepeatLoop",
             {
