@@ -20,7 +20,7 @@ from app.runtime.model_file import ModelSignature, TensorPort, read_signature, s
 from app.runtime.providers import DEVICES
 from app.runtime.sessions import SessionLease, is_out_of_memory, shorten
 from app.runtime.state import checked_pairs, first_state
-from app.runtime.tensors import run_with_bfloat16, symbol_sizes, to_port
+from app.runtime.tensors import PortFeed, run_with_bfloat16, symbol_sizes
 
 SETTINGS = (
     InputPort("model", socket.STRING, "the .onnx file, inside one of the model folders", literal_only=True,
@@ -110,6 +110,7 @@ class Component:
         self._device = context.device if device == "auto" else device
         self._is_batched = literals.get("lanes") == "batched"
         self._ports = {f"{_PREFIX}{port.name}" if port.name in _OWN else port.name: port for port in signature.inputs}
+        self._port_feeds = {name: PortFeed(port) for name, port in self._ports.items()}
         self._pairs = checked_pairs(literals.get("state", []), signature)
         self._outputs = [port.name for port in signature.outputs]
         self._state_outputs = [(name, self._outputs.index(output)) for name, output, _ in self._pairs]
@@ -165,15 +166,11 @@ class Component:
         self._context.cancel.on_cancel(lambda: setattr(options, "terminate", True))
 
     def _feeds(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        ports = self._ports
-        wired = {name: value for name, value in inputs.items() if name in ports and value is not None}
-        sizes: dict[str, int] | None = None
         feeds: dict[str, Any] = {}
-        for name, value in wired.items():
-            port = ports[name]
-            if sizes is None and type(value) is not np.ndarray:
-                sizes = symbol_sizes(wired, ports)
-            feeds[port.name] = to_port(value, port, sizes or {})
+        for name, value in inputs.items():
+            feed = self._port_feeds.get(name)
+            if feed is not None and value is not None:
+                feeds[feed.name] = feed.take(value, inputs, self._ports)
         return feeds
 
     def _carried(self, feeds: dict[str, Any], lane: int) -> dict[str, Any]:

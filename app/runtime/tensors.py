@@ -54,6 +54,29 @@ def to_port(value: Any, port: TensorPort, sizes: Mapping[str, int]) -> Any:
     return value
 
 
+class PortFeed:
+    """One input of a model during a run. What a loop feeds looks alike on every step, so it is checked in full once."""
+
+    __slots__ = ("_dtype", "_has_symbols", "_shape", "name", "port")
+
+    def __init__(self, port: TensorPort) -> None:
+        self.port = port
+        self.name = port.name
+        self._dtype = numpy_dtype(port.dtype)
+        self._has_symbols = any(isinstance(dim, str) for dim in port.shape or ())
+        self._shape: tuple[int, ...] | None = None
+
+    def take(self, value: Any, values: Mapping[str, Any], ports: Mapping[str, TensorPort]) -> Any:
+        """Return a value as `to_port` does. values: all inputs of the call; ports: the model's, by the same names."""
+        if type(value) is np.ndarray:
+            if value.dtype is self._dtype and value.shape == self._shape and value.flags.c_contiguous:
+                return value
+            array = to_port(value, self.port, {})
+            self._shape = value.shape if value.dtype is self._dtype else None
+            return array
+        return to_port(value, self.port, symbol_sizes(values, ports) if self._has_symbols else {})
+
+
 def symbol_sizes(values: Mapping[str, Any], ports: Mapping[str, TensorPort]) -> dict[str, int]:
     """Return the size of every symbolic dimension that the arrays among `values` bind."""
     sizes: dict[str, int] = {}
