@@ -20,8 +20,7 @@ class TorchRandom:
 
     def __init__(self, seed: int) -> None:
         """seed: its low 32 bits count, as in PyTorch."""
-        self._words = np.random.MT19937()
-        self._words.state = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
+        self._words = np.random.RandomState(seed & 0xFFFFFFFF)
         self._spare: float | None = None
 
     def normal(self, shape: tuple[int, ...]) -> Array:
@@ -34,13 +33,17 @@ class TorchRandom:
         """Return the next `torch.rand(shape)`, float32 in [0, 1) with 24 bits."""
         return self._floats(math.prod(shape)).reshape(shape)
 
+    def _raw(self, count: int) -> Array:
+        """Return the next words of the mersenne twister, uint32."""
+        return self._words.randint(0, 2**32, count, np.uint32)
+
     def _floats(self, count: int) -> Array:
-        words = self._words.random_raw(count) & 0xFFFFFF
+        words = self._raw(count) & np.uint32(0xFFFFFF)
         return words.astype(np.float32) * np.float32(2**-24)
 
     def _doubles(self, count: int) -> Array:
         """Return float64 in [0, 1) with 53 bits, two words each, the high one first."""
-        words = self._words.random_raw(2 * count)
+        words = self._raw(2 * count).astype(np.uint64)
         joined = (words[0::2] << np.uint64(32) | words[1::2]) & np.uint64(2**53 - 1)
         return joined.astype(np.float64) * 2.0**-53
 
@@ -80,7 +83,7 @@ def _box_muller(uniforms: Array) -> Array:
     return np.stack((radius * cosine, radius * sine), axis=1).reshape(-1)
 
 
-def _fma(a: Array, b: Array | float, c: Array | float) -> Array:
+def _fma(a: Array, b: Array | np.float32, c: Array | np.float32) -> Array:
     """Return a * b + c, rounded once to float32 (the product of two float32 is exact in float64)."""
     result: Array = (a.astype(np.float64) * np.float64(b) + np.float64(c)).astype(np.float32)
     return result
