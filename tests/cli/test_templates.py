@@ -1,0 +1,126 @@
+"""Every template runs, gives the same bytes twice, and is changed by its knobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.cli.kit import TEMPLATES, WORKFLOWS, ortloom
+
+PICTURES = [name for name in TEMPLATES if name != "masked-diffusion"]
+
+
+def run(template: str | Path, out: Path, *changes: str) -> Path:
+    """Run a template; returns the file that its Save node wrote."""
+    options = [part for change in changes for part in ("--set", change)]
+    result = ortloom("run", template, "--out", out, "--json", *options)
+    assert result.code == 0, result.err
+    return Path(next(output["path"] for output in result.json["outputs"] if output["type"] in ("image", "text") and output["path"]))
+
+
+def pixels(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB"), np.int32)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_template_passes_the_check_and_names_its_loops(template: str) -> None:
+    result = ortloom("check", template)
+    assert (result.code, result.err) == (0, "")
+    assert "ready to run" in result.out
+    assert "repeats" in result.out
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_the_same_command_twice_gives_the_same_bytes(template: str, tmp_path: Path) -> None:
+    first, second = run(template, tmp_path / "a"), run(template, tmp_path / "b")
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_size > 0
+
+
+@pytest.mark.parametrize("template", PICTURES)
+def test_a_picture_makes_itself_again(template: str, tmp_path: Path) -> None:
+    picture = run(template, tmp_path / "a")
+    assert np.array_equal(pixels(run(picture, tmp_path / "b")), pixels(picture))
+
+
+@pytest.mark.parametrize(
+    ("template", "change"),
+    [
+        ("text-to-image", "Prompt.text=a red apple"),
+        ("text-to-image", "Denoise.seed=8"),
+        ("text-to-image", "Denoise.steps=5"),
+        ("text-to-image", "Denoise.cfg=1"),
+        ("image-to-image", "Denoise.start_step=14"),
+        ("image-to-image", "Denoise.start_step=0"),
+        ("inpainting", "Prompt.text=pizza"),
+        ("inpainting", "Right half.x=0.25"),
+        ("cfg-by-step", "cfg from 1 to 5.expression=1"),
+        ("two-prompts", "Second prompt.text=owl"),
+        ("preview-every-step", "Denoise.steps=3"),
+        ("masked-diffusion", "Denoise.seed=5"),
+    ],
+)
+def test_each_knob_changes_the_result_and_the_picture_remembers_it(template: str, change: str, tmp_path: Path) -> None:
+    plain, turned = run(template, tmp_path / "a"), run(template, tmp_path / "b", change)
+    assert plain.read_bytes() != turned.read_bytes()
+    if template in PICTURES:
+        assert not np.array_equal(pixels(plain), pixels(turned))
+        assert np.array_equal(pixels(run(turned, tmp_path / "c")), pixels(turned))
+
+
+def test_a_torch_seed_gives_another_picture_than_a_philox_seed(tmp_path: Path) -> None:
+    philox, torch = run("text-to-image", tmp_path / "a"), run("text-to-image", tmp_path / "b", "Denoise.noise_kind=torch")
+    assert not np.array_equal(pixels(philox), pixels(torch))
+
+
+def test_inpainting_keeps_the_half_that_is_not_masked(tmp_path: Path) -> None:
+    """Outside of the mask the final latent is the picture's own: only the VAE's round trip and its blur remain."""
+    result = pixels(run("inpainting", tmp_path))
+    original = pixels(WORKFLOWS / "inputs" / "hamburger.png")
+    kept, painted = np.abs(result - original)[:, :48].mean(), np.abs(result - original)[:, 80:].mean()
+    assert kept < 8
+    assert painted > 2 * kept
+
+
+def test_a_preview_at_every_step_writes_one_picture_a_step(tmp_path: Path) -> None:
+    result = ortloom("run", "preview-every-step", "--out", tmp_path, "--json", "--set", "Denoise.steps=4")
+    previews = [output for output in result.json["outputs"] if output["type"] == "preview"]
+    assert [output["step"] for output in previews] == [0, 1, 2, 3]
+    assert all(Image.open(output["path"]).size == (128, 128) for output in previews)
+
+
+def test_masked_diffusion_writes_words_and_shows_every_step(tmp_path: Path) -> None:
+    result = ortloom("run", "masked-diffusion", "--out", tmp_path, "--json")
+    texts = [output["value"] for output in result.json["outputs"] if output["type"] == "text"]
+    assert len(texts) == 17
+    assert texts[0].count("[MASK]") == 16
+    assert texts[-1].startswith("at dawn")
+    assert "[MASK]" not in texts[-1]
+
+
+def test_json_says_what_was_written_how_long_it_took_and_what_was_loaded(tmp_path: Path) -> None:
+    summary = ortloom("run", "text-to-image", "--out", tmp_path, "--json", "--set", "Denoise.steps=4").json
+    (output,) = summary["outputs"]
+    assert set(output) == {"node", "type", "path"}
+    assert Path(output["path"]).is_file()
+    assert summary["session_loads"] == 3
+    assert summary["cached"] == []
+    (steps,) = summary["timings"]["steps"].values()
+    assert len(steps) == 4
+    assert summary["timings"]["seconds"] >= sum(steps)
+
+
+def test_without_a_command_the_first_template_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = ortloom()
+    assert result.code == 0
+    assert Path(result.out.strip()).is_file()
+
+
+def test_a_set_may_name_a_node_by_id(tmp_path: Path) -> None:
+    by_title = run("text-to-image", tmp_path / "a", "Prompt.text=owl")
+    by_id = run("text-to-image", tmp_path / "b", "1.text=owl")
+    assert np.array_equal(pixels(by_title), pixels(by_id))
