@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,8 +42,10 @@ def load_picture(path: Path, input: str = "image") -> tuple[Array, Array]:
     except UnidentifiedImageError:
         found = f"{path.name}, which is not a picture"
         raise InputError(input, found=found, accepted=accepted, fix="choose another file") from None
-    except Image.DecompressionBombError:
-        raise _too_large(path, "far too many", input) from None
+    except Image.DecompressionBombError as error:
+        # Raised before the size can be asked for; Pillow's sentence holds the number of pixels.
+        count = re.search(r"\d+", str(error))
+        raise _too_large(path, count[0] if count else "far too many", input) from None
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         found = f"{path.name}, which cannot be decoded ({reason})"

@@ -28,9 +28,9 @@ def main(options: argparse.Namespace) -> int:
             facts[str(file)] = _facts(read_signature(file))
         except InputError as error:
             problems.append(Problem(f"{file}: {error.message}", error.code))
-    if options.json:
+    if options.json and facts:
         print(json.dumps(facts, indent=2))
-    else:
+    elif facts:
         print("\n\n".join(_text(name, entry) for name, entry in facts.items()))
     return print_problems(problems) if problems else 0
 

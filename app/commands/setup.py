@@ -17,7 +17,7 @@ from app.folders import BUNDLED_INPUTS, BUNDLED_MODELS, BUNDLED_WORKFLOWS, Folde
 from app.graph.comfy import load, read_any
 from app.graph.document import Workflow
 from app.graph.errors import Problem, WorkflowError
-from app.graph.registry import Registry, unknown_name
+from app.graph.registry import Registry, nearest
 from app.png import read_workflow
 from nodes import builtin_registry
 
@@ -59,7 +59,9 @@ def workflow_path(name: str) -> Path:
         raise WorkflowError.of(
             f"found {found} at {name!r}, accepted a JSON or PNG file; check the path", "file_missing"
         )
-    raise WorkflowError.of(unknown_name("workflow", name, templates), "file_missing")
+    near = nearest(name, templates)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"templates are {', '.join(sorted(templates))}"
+    raise WorkflowError.of(f"found no file and no template {name!r}; {hint}", "file_missing")
 
 
 def load_workflow(path: Path) -> Workflow:

@@ -58,7 +58,10 @@ def circle(nodes: Nodes) -> None:
         (drop_input("Denoise", "prediction"), ["Denoise", "input prediction", "found nothing"]),
         (set_input("Save", "image", ["1", "text"]), ["input image", "found STRING, accepted IMAGE"]),
         (set_input("UNet", "sample", ["2", "input_ids"]), ["input sample", "int64", "float32", "Cast"]),
-        (set_input("UNet", "encoder_hidden_states", ["9", "sample"]), ["encoder_hidden_states", "wire"]),
+        (
+            set_input("UNet", "encoder_hidden_states", ["9", "sample"]),
+            ["encoder_hidden_states", "4 dimensions do not fit 3"],
+        ),
         (set_input("VAE decoder", "latent_sample", ["6", "last_hidden_state"]), ["dimensions do not fit", "Reshape"]),
         (set_input("Save", "image", ["99", "image"]), ["node '99'", "not in the workflow"]),
         (set_input("Save", "image", ["13", "picture"]), ["'picture'", "accepted one of image"]),
@@ -88,7 +91,12 @@ def test_a_workflow_that_cannot_run_says_why(change: Callable[[Nodes], None], pa
 
 @pytest.mark.parametrize(
     ("text", "part"),
-    [("not json", "found no JSON"), ("[1]", "found a list"), ("{}", "found an empty object"), ('{"a": 1}', "an object")],
+    [
+        ("not json", "found no JSON"),
+        ("[1]", "found a list"),
+        ("{}", "found an empty object"),
+        ('{"a": 1}', "an object"),
+    ],
 )
 def test_a_file_that_is_no_workflow_is_refused(text: str, part: str, tmp_path: Path) -> None:
     path = tmp_path / "w.json"
@@ -101,7 +109,7 @@ def test_a_file_that_is_no_workflow_is_refused(text: str, part: str, tmp_path: P
     ("arguments", "part"),
     [
         (["run", "none.json"], "no such file"),
-        (["run", "text-to-imge"], "did you mean text-to-image?"),
+        (["run", "text-to-imge"], "did you mean text-to-image or"),
         (["run", "text-to-image", "--models", "/no/folder"], "found no folder"),
         (["run", "text-to-image", "--set", "nonsense"], "NODE.INPUT=VALUE"),
         (["run", "text-to-image", "--set", "Denois.cfg=3"], "did you mean Denoise?"),
@@ -191,7 +199,9 @@ def bits_flipped(folder: Path) -> None:
 
 def test_a_model_that_onnxruntime_refuses_is_one_sentence(tmp_path: Path) -> None:
     bits_flipped(tmp_path)
-    error = refused("run", changed(tmp_path, "text-to-image", set_input("UNet", "model", "unet.onnx")), "--models", tmp_path)
+    error = refused(
+        "run", changed(tmp_path, "text-to-image", set_input("UNet", "model", "unet.onnx")), "--models", tmp_path
+    )
     assert "NoSuchOperator" in error
     assert "UNet (node 10), input model" in error
 
@@ -209,7 +219,9 @@ def test_not_a_number_in_a_latent_names_the_step_it_appeared_in(tmp_path: Path) 
     out = helper.make_tensor_value_info("out_sample", TensorProto.FLOAT, ["b", 4, "h", "w"])
     limit = numpy_helper.from_array(np.float32(600), "limit")
     graph = helper.make_graph(nodes, "nan", [sample, timestep], [out], [limit])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "nan.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "nan.onnx"
+    )
 
     def change(each: Nodes) -> None:
         unet = each["UNet"]["inputs"]
@@ -234,7 +246,9 @@ def test_running_out_of_memory_is_a_sentence(tmp_path: Path) -> None:
         helper.make_node("ReduceSum", ["product"], ["z"], keepdims=0),
     ]
     graph = helper.make_graph(nodes, "outer", [one, two], [out])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "outer.onnx")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "outer.onnx"
+    )
     nodes_json = (
         '{"nodes": {"x": {"class_type": "TensorFill", "inputs": {"shape": [65536, 1]}},'
         '"y": {"class_type": "TensorFill", "inputs": {"shape": [1, 65536]}},'
@@ -265,7 +279,10 @@ def huge_png(path: Path) -> None:
 
     header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
     path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
     )
 
 
@@ -277,15 +294,19 @@ def truncated_png(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "parts"),
     [
-        (huge_png, ["30000 x 30000"]),
+        (huge_png, ["900000000 pixels"]),
         (truncated_png, ["x.png"]),
         (lambda path: path.write_text("no picture"), ["x.png"]),
         (lambda path: None, ["'x.png'", "not there"]),
     ],
 )
-def test_a_picture_that_cannot_be_read_is_refused(make: Callable[[Path], Any], parts: list[str], tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_read_is_refused(
+    make: Callable[[Path], Any], parts: list[str], tmp_path: Path
+) -> None:
     make(tmp_path / "x.png")
-    error = refused("run", "image-to-image", "--inputs", tmp_path, "--set", "Picture.image=x.png", "--out", tmp_path / "out")
+    error = refused(
+        "run", "image-to-image", "--inputs", tmp_path, "--set", "Picture.image=x.png", "--out", tmp_path / "out"
+    )
     for part in ("Picture", "input image", *parts):
         assert part in error, error
 

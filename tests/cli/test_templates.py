@@ -18,7 +18,13 @@ def run(template: str | Path, out: Path, *changes: str) -> Path:
     options = [part for change in changes for part in ("--set", change)]
     result = ortloom("run", template, "--out", out, "--json", *options)
     assert result.code == 0, result.err
-    return Path(next(output["path"] for output in result.json["outputs"] if output["type"] in ("image", "text") and output["path"]))
+    return Path(
+        next(
+            output["path"]
+            for output in result.json["outputs"]
+            if output["type"] in ("image", "text") and output["path"]
+        )
+    )
 
 
 def pixels(path: Path) -> np.ndarray:
@@ -72,7 +78,10 @@ def test_each_knob_changes_the_result_and_the_picture_remembers_it(template: str
 
 
 def test_a_torch_seed_gives_another_picture_than_a_philox_seed(tmp_path: Path) -> None:
-    philox, torch = run("text-to-image", tmp_path / "a"), run("text-to-image", tmp_path / "b", "Denoise.noise_kind=torch")
+    philox, torch = (
+        run("text-to-image", tmp_path / "a"),
+        run("text-to-image", tmp_path / "b", "Denoise.noise_kind=torch"),
+    )
     assert not np.array_equal(pixels(philox), pixels(torch))
 
 
