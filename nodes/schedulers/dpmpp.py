@@ -49,11 +49,21 @@ class DPMSchedule(Training):
             self.check_steps(steps)
             low, high = (float(self.training_sigmas[index]) for index in (0, -1))
             sigmas = spaced_sigmas(self.sigma_spacing, low, high, steps)
-            hears = np.round(self.timesteps_at(sigmas))
+            hears = self._whole(self.timesteps_at(sigmas))
         final = 0.0 if self.final_sigmas_type == "zero" else float(self.training_sigmas[0])
         sigmas = np.append(sigmas, final)
         signal = 1 / np.hypot(1, sigmas)
         return Levels(tuple(hears.tolist()), tuple(signal.tolist()), tuple((sigmas * signal).tolist()))
+
+    def _whole(self, timesteps: Array) -> Array:
+        """Return whole timesteps the way diffusers takes them, computed without its float32 error.
+
+        It rounds those of karras and lu, but not for squaredcos_cap_v2, and cuts off what is not rounded.
+        """
+        if self.sigma_spacing in ("karras", "lu") and self.beta_schedule != "squaredcos_cap_v2":
+            return np.round(timesteps)
+        whole: Array = np.floor(timesteps + 1e-6)  # the error of interpolation must not turn 999 into 998
+        return whole
 
     def _spaced(self, steps: int) -> Array:
         """Return whole timesteps from high to low; but for trailing, as if there were one step more, left out."""

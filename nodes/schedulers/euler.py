@@ -122,9 +122,15 @@ def euler(
             x = x + s_noise * math.sqrt(raised**2 - sigma**2) * job.noise_of_step(step)
             sigma, alpha = raised, 1 / math.hypot(1, raised)
             sample = x * alpha
-        slope = Prediction(schedule.prediction_type, sample, raw, alpha, sigma * alpha).epsilon
-        x = x + (sigma_next - sigma) * slope
+        denoised = Prediction(schedule.prediction_type, sample, raw, alpha, sigma * alpha).denoised
+        x = _moved(x, denoised, sigma_next / sigma)
     return x
+
+
+def _moved(x: Array, denoised: Array, share: float) -> Array:
+    """Return x with a share of its noise: an Euler step in sigma, without the difference of two large sigmas."""
+    result: Array = share * x + (1 - share) * denoised
+    return result
 
 
 @scheduler(kind="euler_ancestral", search_aliases=("sampler", "euler a", "karras"))
@@ -141,8 +147,8 @@ def euler_ancestral(job: SamplingJob, schedule: EulerSchedule) -> Sampling:
         alpha = 1 / math.hypot(1, sigma)
         sample = x * alpha
         raw = yield DenoiseCall(sample, levels.timesteps[step], step, sigma)
-        slope = Prediction(schedule.prediction_type, sample, raw, alpha, sigma * alpha).epsilon
+        denoised = Prediction(schedule.prediction_type, sample, raw, alpha, sigma * alpha).denoised
         up = sigma_next * math.sqrt(max(0.0, 1 - (sigma_next / sigma) ** 2))
         down = math.sqrt(max(0.0, sigma_next**2 - up**2))
-        x = x + (down - sigma) * slope + up * job.noise_of_step(step)
+        x = _moved(x, denoised, down / sigma) + up * job.noise_of_step(step)
     return x

@@ -37,17 +37,21 @@ class Prediction:
         if self.prediction_type == "epsilon":
             return self.raw
         if self.prediction_type == "v_prediction":
-            return self.alpha * self.raw + self.s * self.x
+            epsilon: Array = self.alpha * self.raw + self.s * self.x
+            return epsilon
         _check(self.prediction_type)
-        return (self.x - self.alpha * self.raw) / self.s
+        epsilon = (self.x - self.alpha * self.raw) / self.s
+        return epsilon
 
     @property
     def denoised(self) -> Array:
         """The clean latent in x, float32. Raises InputError for an unknown prediction type."""
         if self.prediction_type == "epsilon":
-            return (self.x - self.s * self.raw) / self.alpha
+            denoised: Array = (self.x - self.s * self.raw) / self.alpha
+            return denoised
         if self.prediction_type == "v_prediction":
-            return self.alpha * self.x - self.s * self.raw
+            denoised = self.alpha * self.x - self.s * self.raw
+            return denoised
         _check(self.prediction_type)
         return self.raw
 

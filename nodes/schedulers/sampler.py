@@ -81,7 +81,8 @@ class SamplingJob:
         if self.step_noise is None:
             return self.noise.normal(self.latent.shape)
         if step < len(self.step_noise):
-            return self.step_noise[step]
+            given: Array = self.step_noise[step]
+            return given
         return np.zeros(self.latent.shape, np.float32)
 
 

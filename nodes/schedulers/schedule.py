@@ -57,7 +57,9 @@ class Training:
 
     def sigmas_at(self, timesteps: Array | Sequence[float]) -> Array:
         """Return the sigmas at timesteps, interpolated between whole ones; float64."""
-        return np.interp(np.asarray(timesteps, float), np.arange(self.num_train_timesteps), self.training_sigmas)
+        known = self.training_sigmas
+        sigmas: Array = np.interp(np.asarray(timesteps, float), np.arange(len(known)), known)
+        return sigmas
 
     def timesteps_at(self, sigmas: Array) -> Array:
         """Return the real-valued timesteps of sigmas, interpolated between the training's log sigmas; float64."""
