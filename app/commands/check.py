@@ -24,7 +24,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         path = workflow_path(options.workflow)
         registry = registry_of(options, folders_of(options, path))
-        workflow = apply_changes(load_workflow(path), options.changes)
+        workflow = apply_changes(load_workflow(path), options.changes, registry)
         graph, problems = validate(workflow, registry)
         if problems:
             return print_problems(problems)

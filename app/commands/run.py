@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> int:
         path = workflow_path(options.workflow)
         folders = folders_of(options, path)
         registry = registry_of(options, folders)
-        workflow = apply_changes(load_workflow(path), options.changes)
+        workflow = apply_changes(load_workflow(path), options.changes, registry)
         engine = Engine(registry, folders, device=options.device)
         progress = ProgressBar(workflow)
         previews = PreviewFiles(folders.output)

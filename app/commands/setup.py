@@ -72,16 +72,22 @@ def load_workflow(path: Path) -> Workflow:
     return load(data)
 
 
-def apply_changes(workflow: Workflow, changes: Iterable[str]) -> Workflow:
-    """Return the workflow with every NODE.INPUT=VALUE of --set applied. Raises WorkflowError."""
+def apply_changes(workflow: Workflow, changes: Iterable[str], registry: Registry) -> Workflow:
+    """Return the workflow with every NODE.INPUT=VALUE of --set applied. Raises WorkflowError.
+
+    A value is JSON, or else a text; for an input that takes a text it is that text, whatever it looks like.
+    """
     values: dict[tuple[str, str], Any] = {}
     for change in changes:
         place, equals, text = change.partition("=")
-        node, dot, name = place.partition(".")
-        if not (equals and dot and node and name):
+        node, dot, input_name = place.partition(".")
+        if not (equals and dot and node and input_name):
             accepted = 'NODE.INPUT=VALUE, e.g. --set "Denoise.cfg=3"'
             raise WorkflowError.of(f"found --set {change!r}, accepted {accepted}; write it so", "bad_set")
-        values[_split(workflow, place)] = _value(text)
+        node_id, name = _split(workflow, place)
+        node_type = registry.get(workflow.nodes[node_id].class_type)
+        port = node_type.ports.input(name) if node_type else None
+        values[node_id, name] = text if port is not None and port.type.kind == "STRING" else _value(text)
     return workflow.with_inputs(values)
 
 
