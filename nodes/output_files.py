@@ -8,20 +8,22 @@ from pathlib import Path, PurePosixPath
 
 from app.graph.errors import InputError
 
-_FORBIDDEN = re.compile(r'[<>:"|?*\\\x00-\x1f]')
+_FORBIDDEN = re.compile(r'[<>:"|?*\\\x00-\x1f\ud800-\udfff]')
 
 
 def stem_of(output: Path, prefix: str, input: str = "filename_prefix") -> Path:
     """Return the path that a prefix such as `portraits/cat` stands for, number and suffix still missing.
 
-    Raises InputError for a prefix that is empty, leaves the output folder or holds characters that some file systems
-    lack.
+    Raises InputError for a prefix that names no file, leaves the output folder or holds characters that some file
+    systems lack.
     """
     accepted = "a name, with / for subfolders of the output folder"
+    fix = 'write a name without < > : " | ? * and \\'
     if not isinstance(prefix, str) or not prefix.strip() or prefix.endswith("/") or _FORBIDDEN.search(prefix):
-        fix = 'write a name without < > : " | ? * and \\'
         raise InputError(input, found=repr(prefix), accepted=accepted, fix=fix)
     parts = PurePosixPath(prefix)
+    if not parts.name:  # "." is the folder itself: the number would be added to the folder's own name, outside of it
+        raise InputError(input, found=repr(prefix), accepted=accepted, fix=fix)
     path = output / parts
     if parts.is_absolute() or ".." in parts.parts or not path.resolve().is_relative_to(output.resolve()):
         found = f"{prefix!r}, which leaves the output folder"

@@ -182,7 +182,10 @@ def test_steps_of_a_loop_share_a_number(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("prefix", ["../a", "/a", "a/../../b", "", " ", "a/", "a\0b", "a\\b", "link/a", "a:b"])
+@pytest.mark.parametrize(
+    "prefix",
+    ["../a", "/a", "a/../../b", "", " ", "a/", ".", "./.", "..", "a\0b", "a\\b", "link/a", "a:b", "a\ud800"],
+)
 def test_nothing_is_written_outside_of_the_output_folder(tmp_path: Path, prefix: str) -> None:
     context = context_in(tmp_path)
     (tmp_path / "output").mkdir()
