@@ -75,8 +75,10 @@ class DPMSchedule(Training):
             return np.round(np.linspace(0, top - 1, steps + 1))[:0:-1]
         if self.timestep_spacing == "leading":
             whole = np.arange(steps, 0, -1) * float(max(1, top // (steps + 1))) + self.steps_offset
-            return np.minimum(whole, count - 1)
-        return np.round(np.arange(top, 0, -top / steps))[:steps] - 1
+        else:
+            whole = np.round(np.arange(top, 0, -top / steps))[:steps] - 1
+        limited: Array = np.minimum(whole, count - 1)
+        return limited
 
 
 @scheduler(

@@ -12,7 +12,7 @@ import numpy as np
 from app.graph.errors import InputError
 from app.graph.node import Array, Help, Range
 from nodes.schedulers.levels import Levels
-from nodes.schedulers.prediction import Prediction
+from nodes.schedulers.prediction import denoised_weights
 from nodes.schedulers.sampler import DenoiseCall, Sampling, SamplingJob, scheduler, start_latent
 from nodes.schedulers.schedule import (
     FINAL_HELP,
@@ -114,23 +114,26 @@ def euler(
     x = start_latent(job, levels)
     for step in range(job.start_step, job.steps):
         sigma, sigma_next = levels.noise[step], levels.noise[step + 1]
-        alpha = 1 / math.hypot(1, sigma)
-        sample = x * alpha
-        raw = yield DenoiseCall(sample, levels.timesteps[step], step, sigma)
+        raw = yield DenoiseCall(x * (1 / math.hypot(1, sigma)), levels.timesteps[step], step, sigma)
         if s_churn and s_tmin <= sigma <= s_tmax:
             raised = sigma * (1 + min(s_churn / job.steps, MAX_CHURN))
             x = x + s_noise * math.sqrt(raised**2 - sigma**2) * job.noise_of_step(step)
-            sigma, alpha = raised, 1 / math.hypot(1, raised)
-            sample = x * alpha
-        denoised = Prediction(schedule.prediction_type, sample, raw, alpha, sigma * alpha).denoised
-        x = _moved(x, denoised, sigma_next / sigma)
+            sigma = raised
+        of_x, of_raw = _weights(schedule.prediction_type, sigma, sigma_next)
+        x = of_x * x + of_raw * raw
     return x
 
 
-def _moved(x: Array, denoised: Array, share: float) -> Array:
-    """Return x with a share of its noise: an Euler step in sigma, without the difference of two large sigmas."""
-    result: Array = share * x + (1 - share) * denoised
-    return result
+def _weights(prediction_type: str, sigma: float, sigma_next: float) -> tuple[float, float]:
+    """Return what an Euler step from sigma to sigma_next takes of x and of the denoiser's output.
+
+    The step is `x + (sigma_next - sigma) / sigma * (x - denoised)`. Summed up before it meets float32, so that nothing
+    is lost where a sigma of 20000 meets one of 2.
+    """
+    alpha = 1 / math.hypot(1, sigma)
+    of_x, of_raw = denoised_weights(prediction_type, alpha, sigma * alpha)
+    kept = sigma_next / sigma
+    return kept + (1 - kept) * of_x * alpha, (1 - kept) * of_raw
 
 
 @scheduler(kind="euler_ancestral", search_aliases=("sampler", "euler a", "karras"))
@@ -144,11 +147,8 @@ def euler_ancestral(job: SamplingJob, schedule: EulerSchedule) -> Sampling:
     x = start_latent(job, levels)
     for step in range(job.start_step, job.steps):
         sigma, sigma_next = levels.noise[step], levels.noise[step + 1]
-        alpha = 1 / math.hypot(1, sigma)
-        sample = x * alpha
-        raw = yield DenoiseCall(sample, levels.timesteps[step], step, sigma)
-        denoised = Prediction(schedule.prediction_type, sample, raw, alpha, sigma * alpha).denoised
+        raw = yield DenoiseCall(x * (1 / math.hypot(1, sigma)), levels.timesteps[step], step, sigma)
         up = sigma_next * math.sqrt(max(0.0, 1 - (sigma_next / sigma) ** 2))
-        down = math.sqrt(max(0.0, sigma_next**2 - up**2))
-        x = _moved(x, denoised, down / sigma) + up * job.noise_of_step(step)
+        of_x, of_raw = _weights(schedule.prediction_type, sigma, math.sqrt(max(0.0, sigma_next**2 - up**2)))
+        x = of_x * x + of_raw * raw + up * job.noise_of_step(step)
     return x

@@ -39,46 +39,43 @@ def masked_diffusion(
     for step in range(job.start_step, job.steps):
         uncond = _without_prompt(tokens, starts, mask_token_id).reshape(shape) if job.guided else None
         raw = yield DenoiseCall(tokens.reshape(shape), float(step), step, 0.0, uncond)
-        logits = _logits(raw, tokens, mask_token_id)
+        logits = _checked_logits(raw, tokens)
         tokens = tokens.copy()  # what was yielded may still be looked at
         for row, (start, (block, steps_per_block)) in enumerate(zip(starts, plans, strict=True)):
             if block:
                 first = start + min(step // steps_per_block, (tokens.shape[1] - start) // block - 1) * block
                 places = first + np.flatnonzero(tokens[row, first : first + block] == mask_token_id)
                 remaining = steps_per_block - step % steps_per_block
-                _write(tokens[row], logits[row], places, remaining, temperature, remasking, job.noise)
+                scores = logits[row, places].astype(np.float64)
+                found = _drawn(scores, mask_token_id, temperature, job.noise)
+                if remasking == "random":
+                    chosen = np.flatnonzero(job.noise.uniform(places.shape) < 1 / remaining)
+                else:
+                    chosen = _surest(scores, found, -(-places.size // remaining))
+                tokens[row, places[chosen]] = found[chosen]
     return tokens.reshape(shape)
 
 
-def _write(
-    row: Array, logits: Array, places: Array, remaining: int, temperature: float, remasking: str, noise: NoiseSource
-) -> None:
-    """Write some of the masked places of a row, in place: as many as leave none after `remaining` steps.
+def _surest(scores: Array, found: Array, count: int) -> Array:
+    """Return the indices of the `count` tokens of highest probability, ties from the left.
 
-    low_confidence: the ceil(count / remaining) places whose token has the highest probability, ties from the left.
-    random: each place with probability 1 / remaining.
+    scores: float64 [places, V]; found: the token at each place.
     """
-    if not places.size:
-        return
-    scores = logits[places]
-    if remasking == "random":
-        chosen = noise.uniform(places.shape) < 1 / remaining if remaining > 1 else np.ones(places.shape, bool)
-        row[places[chosen]] = _drawn(scores, temperature, noise)[chosen]
-        return
-    found = _drawn(scores, temperature, noise)
     top = scores.max(-1, keepdims=True)
-    likely = np.take_along_axis(scores, found[:, None], -1) - top
-    confidence = (likely - np.log(np.exp(scores - top).sum(-1, keepdims=True)))[:, 0]
-    order = np.argsort(-confidence, kind="stable")[: -(-places.size // remaining)]
-    row[places[order]] = found[order]
+    chosen = np.take_along_axis(scores, found[:, None], -1) - top
+    log_probability = (chosen - np.log(np.exp(scores - top).sum(-1, keepdims=True)))[:, 0]
+    order: Array = np.argsort(-log_probability, kind="stable")[:count]
+    return order
 
 
-def _drawn(scores: Array, temperature: float, noise: NoiseSource) -> Array:
-    """Return a token id for each row of scores: the argmax of `score - temperature * ln(-ln u)` (Gumbel's trick)."""
+def _drawn(scores: Array, mask_token_id: int, temperature: float, noise: NoiseSource) -> Array:
+    """Return a token for each place, never the mask: the argmax of `score - temperature * ln(-ln u)` (Gumbel)."""
+    scores = scores.copy()
     if temperature > 0:
         uniform = noise.uniform(scores.shape).astype(np.float64)
-        uniform = uniform.clip(np.finfo(np.float32).tiny, 1 - 2**-25)  # at 0 and 1 the logarithms are infinite
-        scores = scores - temperature * np.log(-np.log(uniform))
+        uniform = uniform.clip(np.finfo(np.float32).tiny, None)  # 0 has no logarithm
+        scores -= temperature * np.log(-np.log(uniform))
+    scores[:, mask_token_id : mask_token_id + 1] = -np.inf
     found: Array = scores.argmax(-1)
     return found
 
@@ -98,22 +95,15 @@ def _plan(length: int, block_length: int, steps: int) -> tuple[int, int]:
     return block, steps // blocks
 
 
-def _logits(raw: Array, tokens: Array, mask_token_id: int) -> Array:
-    """Return float64 logits [B, S, V], the mask's own made impossible. Raises InputError for another shape or dtype."""
+def _checked_logits(raw: Array, tokens: Array) -> Array:
+    """Return logits as [B, S, V]; a single row may come as [S, V]. Raises InputError for another shape or dtype."""
     raw = np.asarray(raw)
-    count = tokens.size
-    if (
-        raw.dtype.kind != "f"
-        or raw.size % count
-        or (raw.ndim > 1 and raw.shape[:-1] not in ((*tokens.shape,), tokens.shape[-1:]))
-    ):
+    is_row = len(tokens) == 1 and raw.shape[:-1] == tokens.shape[1:]
+    if raw.dtype.kind != "f" or not (is_row or raw.shape[:-1] == tokens.shape):
         found = f"{raw.dtype} {list(raw.shape)}"
-        accepted = f"floating-point logits {[*tokens.shape, 'vocabulary']}"
+        accepted = f"logits, float32 [{', '.join(map(str, tokens.shape))}, vocabulary]"
         raise InputError("prediction", found=found, accepted=accepted, fix="wire the language model's logits")
-    logits = raw.reshape(*tokens.shape, -1).astype(np.float64)
-    if mask_token_id < logits.shape[-1]:
-        logits[..., mask_token_id] = -np.inf
-    return logits
+    return raw.reshape(*tokens.shape, -1)
 
 
 def _token_rows(latent: Array) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nodes.schedulers.levels import Levels
 
@@ -34,8 +35,9 @@ def step_weights(levels: Levels, step: int, order: int, algorithm: str, solver_t
     With lambda = log(signal / noise) and h = lambda_next - lambda; differences of outputs are divided by
     r = h_before / h (Lu et al. 2022, arXiv:2211.01095, section 4; equal levels have no difference to divide by).
     """
-    h = _lambda(levels, step + 1) - _lambda(levels, step)
-    before = [_lambda(levels, step - back + 1) - _lambda(levels, step - back) for back in range(1, order)]
+    lambdas = [_lambda(levels, index) for index in range(step + 1 - order, step + 2)]
+    *earlier, h = (after - before for before, after in pairwise(lambdas))
+    before = earlier[::-1]
     if h == 0 or 0 in before:
         before = []
     terms = _terms(levels, step, h, algorithm, solver_type if len(before) < 2 else "heun", bool(before))

@@ -9,51 +9,66 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import numpy as np
-
 from app.graph.errors import InputError
 from app.graph.node import Array
 
 PredictionType = Literal["epsilon", "v_prediction", "sample"]
 
 
+Weights = tuple[float, float]
+"""(of x, of the output): what is wanted is `weights[0] * x + weights[1] * raw`."""
+
+
+def denoised_weights(prediction_type: str, alpha: float, s: float) -> Weights:
+    """Return the weights that give the clean latent, for shares of signal and noise in x.
+
+    Raises InputError for an unknown prediction type ("x0" means "sample").
+    """
+    if prediction_type == "epsilon":
+        return 1 / alpha, -s / alpha
+    if prediction_type == "v_prediction":
+        return alpha, -s
+    _check(prediction_type)
+    return 0.0, 1.0
+
+
+def epsilon_weights(prediction_type: str, alpha: float, s: float) -> Weights:
+    """Return the weights that give the noise, as `denoised_weights` does for the clean latent."""
+    if prediction_type == "epsilon":
+        return 0.0, 1.0
+    if prediction_type == "v_prediction":
+        return s, alpha
+    _check(prediction_type)
+    return 1 / s, -alpha / s
+
+
 class Prediction:
     """What a denoiser's output says about one sample; both views are computed only when asked for.
 
-    prediction_type: "epsilon", "v_prediction" or "sample" ("x0" means the same).
-    x: the variance-preserving sample, float32; raw: the output, same shape.
-    alpha, s: shares of signal and noise in x.
+    prediction_type: "epsilon", "v_prediction" or "sample".
+    x: the variance-preserving sample, float32; raw: the output, same shape. alpha, s: shares of signal and noise in x.
     """
 
     __slots__ = ("alpha", "prediction_type", "raw", "s", "x")
 
     def __init__(self, prediction_type: str, x: Array, raw: Array, alpha: float, s: float) -> None:
-        self.prediction_type, self.x, self.alpha, self.s = prediction_type, x, alpha, s
-        self.raw = np.asarray(raw, np.float32)
+        self.prediction_type, self.x, self.raw, self.alpha, self.s = prediction_type, x, raw, alpha, s
 
     @property
     def epsilon(self) -> Array:
         """The noise in x, float32. Raises InputError for an unknown prediction type."""
-        if self.prediction_type == "epsilon":
-            return self.raw
-        if self.prediction_type == "v_prediction":
-            epsilon: Array = self.alpha * self.raw + self.s * self.x
-            return epsilon
-        _check(self.prediction_type)
-        epsilon = (self.x - self.alpha * self.raw) / self.s
-        return epsilon
+        return self._weighed(epsilon_weights(self.prediction_type, self.alpha, self.s))
 
     @property
     def denoised(self) -> Array:
         """The clean latent in x, float32. Raises InputError for an unknown prediction type."""
-        if self.prediction_type == "epsilon":
-            denoised: Array = (self.x - self.s * self.raw) / self.alpha
-            return denoised
-        if self.prediction_type == "v_prediction":
-            denoised = self.alpha * self.x - self.s * self.raw
-            return denoised
-        _check(self.prediction_type)
-        return self.raw
+        return self._weighed(denoised_weights(self.prediction_type, self.alpha, self.s))
+
+    def _weighed(self, weights: Weights) -> Array:
+        if weights == (0.0, 1.0):
+            return self.raw
+        weighed: Array = weights[0] * self.x + weights[1] * self.raw
+        return weighed
 
 
 def raw_for(prediction_type: str, x: Array, clean: Array, sigma: float) -> Array:

@@ -94,7 +94,8 @@ def _betas(count: int, start: float, end: float, schedule: BetaSchedule) -> Arra
     if schedule == "squaredcos_cap_v2":
         # Nichol and Dhariwal 2021 (arXiv:2102.09672), equation 17.
         shares = np.cos((np.arange(count + 1) / count + 0.008) / 1.008 * (math.pi / 2)) ** 2
-        return np.minimum(1 - shares[1:] / shares[:-1], 0.999)
+        cosine: Array = np.minimum(1 - shares[1:] / shares[:-1], 0.999)
+        return cosine
     accepted, fix = "linear, scaled_linear or squaredcos_cap_v2", "see the scheduler's config"
     raise InputError("beta_schedule", found=repr(schedule), accepted=accepted, fix=fix)
 
@@ -105,7 +106,8 @@ def spaced_timesteps(steps: int, count: int, spacing: TimestepSpacing, offset: i
         return np.linspace(0, count - 1, steps)[::-1]
     if spacing == "leading":
         return np.arange(steps - 1, -1, -1) * float(count // steps) + offset
-    return np.round(np.arange(count, 0, -count / steps))[:steps] - 1
+    trailing: Array = np.round(np.arange(count, 0, -count / steps))[:steps] - 1
+    return trailing
 
 
 def spaced_sigmas(spacing: str, low: float, high: float, steps: int) -> Array:
