@@ -35,11 +35,14 @@ def resize_image(
     height: Annotated[int, Range(1, MAX_SIDE, 1, help="New height in pixels")] = 512,
     method: Method = "lanczos",
     mode: Annotated[
-        Literal["stretch", "crop", "pad"],
-        Help("What becomes of other proportions: stretch the picture, crop its edges, or pad it with black"),
+        Literal["stretch", "crop", "pad", "fit"],
+        Help("Other proportions: stretch the picture, crop its edges, pad with black, or fit inside and stay smaller"),
     ] = "stretch",
 ) -> ImageOut:
-    """Resize pictures. Raises InputError for a result too large for memory."""
+    """Resize pictures to width x height; with `fit` one side may come out smaller.
+
+    Raises InputError for a result too large for memory.
+    """
     image = checked_image(image)
     checked_size((image.shape[0], height, width, 3), "width")
     if mode == "stretch":
@@ -53,9 +56,12 @@ def resize_image(
         return resized(image[:, top : top + rows, left : left + columns], height, width, method)
     scale = min(height / old_height, width / old_width)
     rows, columns = (max(1, min(new, round(old * scale))) for new, old in ((height, old_height), (width, old_width)))
+    whole = resized(image, rows, columns, method)
+    if mode == "fit":
+        return whole
     top, left = (height - rows) // 2, (width - columns) // 2
     canvas = np.zeros((image.shape[0], height, width, 3), np.float32)
-    canvas[:, top : top + rows, left : left + columns] = resized(image, rows, columns, method)
+    canvas[:, top : top + rows, left : left + columns] = whole
     return canvas
 
 

@@ -147,13 +147,13 @@ def resize_mask(
     return resize_planes(mask, height, width, method).clip(0, 1)
 
 
-def fitted_mask(mask: Array, latent: Array, input: str = "mask") -> Array:
-    """Return a mask averaged to the size of a latent [B, C, H, W]: float32 [1 or B, 1, H, W].
+def fitted_mask(mask: Array, latent: Array, method: str = "area", input: str = "mask") -> Array:
+    """Return a mask at the size of a latent [B, C, H, W]: float32 [1 or B, 1, H, W].
 
-    Raises InputError when there are several masks, but not one for each latent.
+    method: "area" or "nearest". Raises InputError when there are several masks, but not one for each latent.
     """
     planes = checked_mask(mask, input)
     if planes.shape[0] not in (1, latent.shape[0]):
         found = f"{planes.shape[0]} masks for {latent.shape[0]} latents"
         raise InputError(input, found=found, accepted="one mask, or one for each", fix="make the batches equal")
-    return resize_planes(planes, latent.shape[2], latent.shape[3], "area").clip(0, 1)[:, None]
+    return resize_planes(planes, latent.shape[2], latent.shape[3], method).clip(0, 1)[:, None]

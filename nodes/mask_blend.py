@@ -23,6 +23,10 @@ def mask_blend(
     prediction_type: Annotated[
         Literal["epsilon", "v_prediction", "sample"], Help("What the denoiser predicts, as its config says")
     ] = "epsilon",
+    method: Annotated[
+        Literal["area", "nearest"],
+        Help("How the mask is brought to the latent's size: area gives soft edges, nearest hard ones"),
+    ] = "area",
 ) -> Annotated[Latent, Out("prediction", "float32, same shape: for the loop in place of the denoiser's")]:
     """Keep a part of the original while the rest is painted anew.
 
@@ -38,7 +42,7 @@ def mask_blend(
         fix = "wire the loop's sigma; without a scheduler there is none"
         raise InputError("sigma", found=sigma, accepted="a noise level above 0", fix=fix)
     wanted = raw_for(prediction_type, sample, latent, float(sigma))
-    share = fitted_mask(mask, prediction)
+    share = fitted_mask(mask, prediction, method)
     blended: Array = wanted + share * (prediction - wanted)
     return blended.astype(np.float32, copy=False)
 

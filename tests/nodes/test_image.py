@@ -46,6 +46,16 @@ def test_crop_keeps_the_middle_and_pad_the_whole() -> None:
     assert not padded[:, [0, 7]].any()
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"), [((16, 100), (16, 12)), ((100, 3), (4, 3)), ((8, 6), (8, 6)), ((1, 1), (1, 1))]
+)
+def test_fit_keeps_the_proportions(size: tuple[int, int], expected: tuple[int, int]) -> None:
+    """An 8 x 6 picture: 4 : 3 inside of 16 x 100 is 16 x 12, inside of 100 x 3 it is 4 x 3."""
+    fitted = resize_image(IMAGE, *size, "bilinear", "fit")
+    assert image_size(fitted)[:2] == expected
+    assert np.array_equal(fitted, resize_image(IMAGE, *expected, "bilinear"))
+
+
 @pytest.mark.parametrize("mode", ["stretch", "crop", "pad"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 100), (100, 1), (7, 5)])
 def test_every_mode_gives_the_size_asked_for(mode: Any, size: tuple[int, int]) -> None:

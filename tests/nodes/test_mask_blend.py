@@ -21,7 +21,7 @@ HALF = np.concatenate((np.zeros((1, 32, 24)), np.ones((1, 32, 24))), axis=2).ast
 
 def clean(prediction_type: str, prediction: Array) -> Array:
     """Return the clean latent that a prediction stands for: eps, v and sample as in arXiv:2202.00512, appendix D."""
-    clean_by_type = {
+    clean_by_type: dict[str, Array] = {
         "epsilon": (SAMPLE - S * prediction) / ALPHA,
         "v_prediction": ALPHA * SAMPLE - S * prediction,
         "sample": prediction,
@@ -46,6 +46,16 @@ def test_epsilon_of_the_original_is_the_noise_that_was_added() -> None:
 def test_halfway_is_the_mean() -> None:
     blended = mask_blend(PREDICTION, SAMPLE, SIGMA, ORIGINAL, np.full((1, 1, 1), 0.5, np.float32), "sample")
     np.testing.assert_allclose(blended, (PREDICTION + ORIGINAL) / 2, atol=1e-6)
+
+
+def test_the_edge_is_soft_or_hard() -> None:
+    """A mask of 8 columns for a latent of 2, its edge in the middle of the second half: a share of 1/2, or the pixel
+    under the new one's centre, column 6, where the mask is 1."""
+    mask = np.repeat(np.array([[[0, 0, 0, 0, 0, 0, 1, 1]]], np.float32), 8, axis=1)
+    zeros, ones = (np.full((1, 4, 2, 2), value, np.float32) for value in (0, 1))
+    soft, hard = (mask_blend(ones, ones, SIGMA, zeros, mask, "sample", method) for method in ("area", "nearest"))
+    np.testing.assert_allclose(soft[0, 0], [[0, 0.5], [0, 0.5]], atol=1e-6)
+    np.testing.assert_allclose(hard[0, 0], [[0, 1], [0, 1]], atol=1e-6)
 
 
 def test_one_original_and_mask_serve_a_batch() -> None:
