@@ -51,8 +51,7 @@ class DDIMSchedule(Training):
         if timesteps is not None:
             return np.array(timesteps, float)
         self.check_steps(steps)
-        spaced = spaced_timesteps(steps, self.num_train_timesteps, self.timestep_spacing, self.steps_offset)
-        return np.minimum(np.round(spaced), self.num_train_timesteps - 1)
+        return np.round(spaced_timesteps(steps, self.num_train_timesteps, self.timestep_spacing, self.steps_offset))
 
     def _alphas_at(self, timesteps: Array) -> Array:
         return np.interp(timesteps, np.arange(self.num_train_timesteps), self.alphas_cumprod)

@@ -105,7 +105,7 @@ def spaced_timesteps(steps: int, count: int, spacing: TimestepSpacing, offset: i
     if spacing == "linspace":
         return np.linspace(0, count - 1, steps)[::-1]
     if spacing == "leading":
-        return np.arange(steps - 1, -1, -1) * float(count // steps) + offset
+        return np.minimum(np.arange(steps - 1, -1, -1) * float(count // steps) + offset, count - 1)
     trailing: Array = np.round(np.arange(count, 0, -count / steps))[:steps] - 1
     return trailing
 

@@ -12,16 +12,10 @@ import pytest
 
 from app.graph.errors import InputError
 from nodes.noise import NoiseSource, add_noise, random_noise
-from nodes.schedulers import ddim, euler, masked_diffusion  # noqa: F401 - they register themselves
-from nodes.schedulers.sampler import Sampler, scheduler_by_kind
+from tests.nodes.sampling import sampler
 
 DATA = Path(__file__).parents[1] / "parity" / "data" / "randn"
 CASES: list[dict[str, Any]] = json.loads((DATA / "index.json").read_text())["cases"]
-
-
-def sampler(kind: str, **inputs: Any) -> Sampler:
-    (made,) = scheduler_by_kind(kind).node_type.prepare(None, {}).run(inputs, 0)
-    return made
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["key"])
