@@ -65,8 +65,11 @@ def _too_large(path: Path, size: str, input: str) -> InputError:
 
 def _image_and_mask(picture: Image.Image) -> tuple[Array, Array]:
     if picture.mode in _WIDE_MODES:
-        gray = np.asarray(picture).astype(np.float32) / np.float32(65535)
+        levels = np.asarray(picture)
+        gray = levels.astype(np.float32) / np.float32(65535)
         image = np.repeat(gray.clip(0, 1)[None, :, :, None], 3, axis=-1)
+        if isinstance(clear := picture.info.get("transparency"), int):
+            return image, (levels == clear)[None].astype(np.float32)
     elif picture.mode == "F":
         image = np.repeat(np.asarray(picture, np.float32).clip(0, 1)[None, :, :, None], 3, axis=-1)
     elif _is_transparent(picture):

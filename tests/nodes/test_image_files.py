@@ -70,7 +70,9 @@ def test_gray_and_wide_gray_become_rgb(tmp_path: Path) -> None:
     wide = np.array([[0, 1, 65535]], np.uint16)
     image, mask = load(tmp_path, Image.fromarray(wide))
     np.testing.assert_allclose(image[0, 0, :, 1], [0, 1 / 65535, 1], rtol=1e-6)
-    assert mask.shape == (1, 1, 3)
+    assert mask.tolist() == [[[0, 0, 0]]]
+    _, mask = load(tmp_path, Image.fromarray(wide), transparency=1)
+    assert mask.tolist() == [[[0, 1, 0]]]
 
 
 def test_cmyk_becomes_rgb(tmp_path: Path) -> None:
