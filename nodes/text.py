@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
@@ -86,7 +87,11 @@ def detokenize(
     tokenizer: TokenizerName,
     skip_special_tokens: Annotated[bool, Help("Leave out start, end and padding marks")] = True,
 ) -> Annotated[str, Out("text", "The text; of several rows one line each")]:
-    """Turn token numbers back into text. Raises InputError for numbers that the tokenizer does not have."""
+    """Turn token numbers back into text.
+
+    A number that stands for no token is left out: models often have room for more than the tokenizer knows. Raises
+    InputError for what is no whole number from 0 on.
+    """
     loaded = load_tokenizer(context.folders.model(tokenizer, "tokenizer"), 0)
     array = np.asarray(ids)
     if array.dtype.kind not in "iu":
@@ -96,7 +101,8 @@ def detokenize(
     if array.size and not (array.min() >= 0 and array.max() < 2**32):
         accepted = f"numbers from 0 to {size - 1}"
         raise InputError("ids", found=f"{array.min()} to {array.max()}", accepted=accepted, fix="check the tokenizer")
-    rows = array.reshape(-1, array.shape[-1]) if array.ndim else array.reshape(1, 1)
+    array = np.atleast_1d(array)
+    rows = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     return "\n".join(loaded.decode(row.tolist(), skip_special_tokens=skip_special_tokens) for row in rows)
 
 

@@ -97,6 +97,13 @@ def test_ids_become_text_again(context: Any) -> None:
     assert detokenize(context, ids, "words.json") == "a cat"
     assert detokenize(context, ids, "words.json", False) == "[CLS] a cat [SEP] [PAD]"
     assert detokenize(context, np.array([[4], [5]], np.int32), "words.json") == "a\ncat"
+    assert detokenize(context, np.array([4, 7, 5]), "words.json") == "a cat"
+    assert detokenize(context, np.array(5), "words.json") == "cat"
+
+
+@pytest.mark.parametrize(("shape", "text"), [((0,), ""), ((1, 0), ""), ((0, 3), ""), ((2, 0), "\n")])
+def test_no_ids_give_no_text(context: Any, shape: tuple[int, ...], text: str) -> None:
+    assert detokenize(context, np.zeros(shape, np.int64), "words.json") == text
 
 
 @pytest.mark.parametrize("ids", [np.array([0.5]), np.array([-1]), np.array([2**40])])
