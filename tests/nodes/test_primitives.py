@@ -13,11 +13,11 @@ import pytest
 from app.engine.events import Output
 from app.engine.lanes import Pair
 from app.graph.node import NodeType
-from nodes import image, image_files, image_tensor, latent, mask, primitives, text
+from nodes import image, image_files, image_tensor, latent, mask, mask_blend, primitives, text
 from nodes.primitives import boolean, choose, float_value, integer, list_value, reroute, seed, show_value, shown
 from tests.nodes.context import context_in
 
-MODULES = (image, image_files, image_tensor, latent, mask, primitives, text)
+MODULES = (image, image_files, image_tensor, latent, mask, mask_blend, primitives, text)
 NODE_TYPES = [
     value.node_type
     for module in MODULES
