@@ -105,9 +105,11 @@ def spaced_timesteps(steps: int, count: int, spacing: TimestepSpacing, offset: i
     if spacing == "linspace":
         return np.linspace(0, count - 1, steps)[::-1]
     if spacing == "leading":
-        return np.minimum(np.arange(steps - 1, -1, -1) * float(count // steps) + offset, count - 1)
-    trailing: Array = np.round(np.arange(count, 0, -count / steps))[:steps] - 1
-    return trailing
+        timesteps = np.arange(steps - 1, -1, -1) * float(count // steps) + offset
+    else:
+        timesteps = np.round(np.arange(count, 0, -count / steps))[:steps] - 1
+    limited: Array = np.minimum(timesteps, count - 1)
+    return limited
 
 
 def spaced_sigmas(spacing: str, low: float, high: float, steps: int) -> Array:
