@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.graph.errors import InputError
 from nodes.text import concatenate_text, detokenize, save_text, show_text, text, text_nodes, tokenize
 from tests.nodes.context import context_in
 
+DATA = Path(__file__).parent / "data"
 WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "a": 4, "cat": 5, "sat": 6}
 CLIP_TOKENS = ["a", "b", "c", "c</w>", "ab", "abc</w>", "!</w>", "!", "<|startoftext|>", "<|endoftext|>"]
 CLIP = {token: index for index, token in enumerate(CLIP_TOKENS)}
@@ -90,6 +92,13 @@ def test_clip_lowers_marks_pads_and_cuts(context: Any, tmp_path: Path) -> None:
     assert ids_of(context, "abc", "clip") == [START, word, END, PAD, PAD, PAD]
     assert ids_of(context, "abc abc abc abc abc abc", "clip") == [START, word, word, word, word, END]
     assert detokenize(context, np.array([[START, word, word, mark, END]]), "clip") == "abc abc !"
+
+
+def test_clip_agrees_with_transformers(context: Any, tmp_path: Path) -> None:
+    """Token for token: CLIPTokenizer of transformers 4.57.6 on the same vocab.json and merges.txt, all 77 positions."""
+    shutil.copytree(DATA / "clip", tmp_path / "models" / "tokenizer")
+    expected: dict[str, list[int]] = json.loads((DATA / "clip" / "expected.json").read_text("utf-8"))
+    assert {text: ids_of(context, text, "tokenizer") for text in expected} == expected
 
 
 def test_ids_become_text_again(context: Any) -> None:
