@@ -89,7 +89,8 @@ def show_value(context: Any, value: Annotated[Any, Help("Anything; a tensor is s
 def shown(value: Any) -> Any:
     """Return a value as JSON-ready data.
 
-    A tensor becomes {"shape", "dtype", "min", "max", "mean", "first"}; without elements only shape and dtype.
+    A tensor becomes {"shape", "dtype", "min", "max", "mean", "first"}; without elements only shape and dtype, and
+    without range and mean when it holds text or complex numbers.
     A guidance pair becomes {"positive", "negative"}. NaN and the infinities, which JSON lacks, become text.
     """
     if isinstance(value, Pair):
@@ -111,6 +112,8 @@ def _summary(tensor: np.ndarray[Any, Any]) -> dict[str, Any]:
     summary: dict[str, Any] = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
     if not tensor.size:
         return summary
+    if tensor.dtype.kind in "OSUc":  # ONNX Runtime gives tensors of text as objects
+        return summary | {"first": [str(item) for item in tensor.ravel()[:FIRST_VALUES]]}
     numbers = tensor if tensor.dtype.kind in "iub" else tensor.astype(np.float64)
     return summary | {
         "min": shown(numbers.min()),
