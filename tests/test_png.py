@@ -19,7 +19,7 @@ from app.png import MAX_TEXT_BYTES, SIGNATURE, read_workflow, write_png
 PIXELS = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
 DOCUMENT: dict[str, Any] = {"version": 1, "nodes": {"b": {"class_type": "Grüße", "inputs": {}}, "a": {}}}
 PROMPT = {"3": {"class_type": "KSampler", "inputs": {}}}
-EDITOR = {"nodes": [], "links": []}
+EDITOR: dict[str, Any] = {"nodes": [], "links": []}
 
 
 def png_with(path: Path, **texts: str) -> Path:
