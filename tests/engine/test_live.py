@@ -57,7 +57,7 @@ def test_runs_that_differ_in_steps_cfg_start_step_and_seed_load_each_session_onc
         assert not any(np.array_equal(first, other) for other in pictures[index + 1 :])
 
 
-def test_cfg_sent_at_step_5_of_20_acts_from_step_6_of_the_same_run(engine: Engine, workflow: Workflow) -> None:
+def test_cfg_sent_at_step_5_acts_from_step_6_of_the_same_run(engine: Engine, workflow: Workflow) -> None:
     """The same run with cfg made from the step number, 3 up to step 5 and 1.5 from step 6 on, gives the same picture."""
     loop = workflow.find_node("Denoise")
     plain = turned(workflow, start_step=0)

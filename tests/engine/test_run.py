@@ -95,6 +95,13 @@ def test_renaming_nodes_keeps_their_cached_outputs(tmp_path: Path) -> None:
     assert calls["count"] == 1
 
 
+def test_a_cached_output_is_shown_under_the_name_its_node_has_now(tmp_path: Path) -> None:
+    shared = engine(tmp_path)
+    shared.run(workflow(a=("CountCalls", {"value": 1}), first=("Collect", {"value": "->a.value"})))
+    record = shared.run(workflow(a=("CountCalls", {"value": 1}), second=("Collect", {"value": "->a.value"})))
+    assert [(output.node, output.value) for output in record.outputs] == [("second", 1)]
+
+
 class AtStep:
     """Calls a function when a step has finished; records events."""
 

@@ -217,8 +217,10 @@ def main(folder: Path) -> None:
     grammar = read_grammar(folder / "grammar.json")
     onnx.save(build_model(grammar), str(folder / "model.onnx"))
     build_tokenizer(grammar).save(str(folder / "tokenizer.json"))
-    print(f"{len(grammar.words)} words, {len(grammar.classes)} classes, "
-          f"{(folder / 'model.onnx').stat().st_size} bytes in {folder}")
+    print(
+        f"{len(grammar.words)} words, {len(grammar.classes)} classes, "
+        f"{(folder / 'model.onnx').stat().st_size} bytes in {folder}"
+    )
 
 
 if __name__ == "__main__":
