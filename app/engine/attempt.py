@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class Attempt:
         self._plan = plan
         self._document = document
         self._emit = emit
-        self._shown: list[Output | Preview] = []
+        self._shown: dict[str | int, Output | Preview] = {}
         self._steering = Steering()
         self._values: list[Any] = []
         self._runners: dict[str, NodeRunner] = {}
@@ -66,7 +67,7 @@ class Attempt:
         for item in self._plan.items:
             head = _head(item)
             if head in entries:
-                self._take(head, entries[head], base_by_node)
+                self._take(item, entries[head], base_by_node)
         tainted: set[str] = set()
         for item in self._plan.items:
             head = _head(item)
@@ -77,7 +78,7 @@ class Attempt:
                 if self._is_steered(item) or any(source in tainted for source in self._sources(item)):
                     tainted.add(head)
                 else:
-                    entry = Entry(self._outputs(head, base_by_node), tuple(self._shown))
+                    entry = Entry(self._outputs(head, base_by_node), self._recall(item))
                     self._engine.cache.put(signatures[head], entry)
         return True
 
@@ -139,13 +140,23 @@ class Attempt:
         self._finished.add(head)
         self._emit(NodeFinished(head, perf_counter() - started))
 
-    def _take(self, head: str, entry: Entry, base_by_node: dict[str, int]) -> None:
+    def _take(self, item: Item, entry: Entry, base_by_node: dict[str, int]) -> None:
         """Put an entry's values into the node's slots and show again what it showed."""
+        head = _head(item)
         self._finished.add(head)
         base = base_by_node[head]
         self._values[base : base + len(entry.values)] = entry.values
-        for event in entry.shown:
-            self._emit(event)
+        if entry.shown:
+            nodes = list(_nodes(item))
+            for place, event in entry.shown:
+                self._emit(replace(event, node=nodes[place]))
+
+    def _recall(self, item: Item) -> tuple[tuple[int, Output | Preview], ...]:
+        """Return what the item showed, by the place of the node in it."""
+        if not self._shown:
+            return ()
+        places = {node: place for place, node in enumerate(_nodes(item))}
+        return tuple((places[event.node], event) for event in self._shown.values())
 
     def _runner(self, item: Item, base_by_node: dict[str, int]) -> Runner:
         """Return the runner of an item, made with all that runs inside of it."""
@@ -180,9 +191,9 @@ class Attempt:
     def _show(self, event: Event) -> None:
         """Pass on what a node shows and remember it for the cache: every output, and each node's last preview."""
         if isinstance(event, Preview):
-            self._shown = [old for old in self._shown if not (isinstance(old, Preview) and old.node == event.node)]
-        if isinstance(event, Preview | Output):
-            self._shown.append(event)
+            self._shown[event.node] = event
+        elif isinstance(event, Output):
+            self._shown[len(self._shown)] = event
         self._emit(event)
 
     def _outputs(self, head: str, base_by_node: dict[str, int]) -> list[Any]:

@@ -18,14 +18,19 @@ from app.engine.lanes import Pair
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a node gave: its outputs in port order, and the outputs and last preview that it showed."""
+    """What a node, or a loop with its body, gave.
+
+    values: its outputs in port order. shown: the outputs and last previews that it showed, each with the place of its
+    node among those of the loop, in planned order: another document may call the nodes otherwise.
+    """
 
     values: Sequence[Any]
-    shown: tuple[Output | Preview, ...] = ()
+    shown: tuple[tuple[int, Output | Preview], ...] = ()
 
     def is_whole(self) -> bool:
         """Return whether every file that the node wrote is still there."""
-        return all(Path(event.path).exists() for event in self.shown if isinstance(event, Output) and event.path)
+        files = [event.path for _, event in self.shown if isinstance(event, Output) and event.path]
+        return all(Path(file).exists() for file in files)
 
 
 class OutputCache:
@@ -50,7 +55,7 @@ class OutputCache:
 
     def put(self, signature: bytes, entry: Entry) -> None:
         """Keep an entry; its arrays become read-only, because every later run shares them."""
-        size = sum(map(_freeze, entry.values)) + sum(_shown_bytes(event) for event in entry.shown)
+        size = sum(map(_freeze, entry.values)) + sum(_shown_bytes(event) for _, event in entry.shown)
         with self._lock:
             self._drop(signature)
             if size > self.budget_bytes:
