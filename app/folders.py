@@ -26,15 +26,15 @@ class Folders:
 
     def model(self, name: str, input: str = "model") -> Path:
         """Return the model file or folder of that name. Raises InputError when it is missing or outside."""
-        return _find(name, self.models, input, "model", "add its folder with --models")
+        return _find(name, self.models, input, "a model", "add its folder with --models")
 
     def input(self, name: str, input: str = "file") -> Path:
         """Return the input file of that name. Raises InputError when it is missing or outside."""
-        return _find(name, self.inputs, input, "input file", "add its folder with --inputs")
+        return _find(name, self.inputs, input, "an input file", "add its folder with --inputs")
 
 
 def _find(name: str, roots: tuple[Path, ...], input: str, what: str, fix: str) -> Path:
-    accepted = f"a {what} inside {' or '.join(str(root) for root in roots)}"
+    accepted = f"{what} inside {' or '.join(str(root) for root in roots)}"
     if not isinstance(name, str) or not name or "\0" in name:
         raise InputError(input, found=repr(name), accepted=accepted, fix="give its path relative to such a folder")
     for root in roots:

@@ -216,11 +216,12 @@ def _sample(call: DenoiseCall, loop: LoopDriver) -> Any:
     return call.sample if call.uncond_sample is None else Pair(call.sample, call.uncond_sample)
 
 
-def _usable(prediction: Any, input: str, step: int, steps: int) -> Array:
+def _usable(value: Any, input: str, step: int, steps: int) -> Array:
     """Return the prediction as the sampler takes it. Raises InputError when it is no tensor or not finite."""
-    if not isinstance(prediction, np.ndarray):
-        found = type(prediction).__name__
+    if not isinstance(value, np.ndarray):
+        found = type(value).__name__
         raise InputError(input, found=found, accepted="a tensor", fix="wire the denoiser's output here")
+    prediction: Array = value
     if prediction.dtype.kind not in "iub":
         if prediction.dtype != np.float32:
             prediction = prediction.astype(np.float32)

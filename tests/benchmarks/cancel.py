@@ -53,7 +53,7 @@ def _workflow() -> Workflow:
         "sample": ("TensorFill", {"shape": list(LATENT), "value": 1.0}),
         "model": ("ONNXComponent", {"model": "long.onnx", "sample": ["sample", "tensor"], "timestep": 1.0}),
         "list": ("TensorToList", {"tensor": ["model", "out_sample"]}),
-        "show": ("ShowValue", {"value": ["list", "list"]}),
+        "show": ("ShowValue", {"value": ["list", "items"]}),
     }
     return Workflow.parse(
         {
