@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from app.extensions import load_extensions
 from app.folders import Folders
 from nodes import builtin_registry
+from tests.engine.kit import engine, values, workflow
 
 GOOD = '''
 from typing import Annotated
@@ -69,3 +71,53 @@ def test_the_readmes_node_is_one(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "README.md").read_text()
     names, _ = load(tmp_path, {"mine.py": text.split("```python")[1].split("```")[0]})
     assert names == ["Brighten"]
+
+
+SCHEDULER = '''
+from typing import Annotated
+from app.graph.node import Range
+from nodes.schedulers.sampler import DenoiseCall, Sampling, SamplingJob, scheduler
+
+@scheduler(kind="stretch")
+def stretch(job: SamplingJob, factor: Annotated[float, Range(0, 9, help="what to stretch by")] = 2.0) -> Sampling:
+    """Add the stretched prediction on every step."""
+    x = job.latent
+    for step in range(job.start_step, job.steps):
+        x = x + factor * (yield DenoiseCall(x, float(step), step, 0.0))
+    return x
+'''
+
+
+def test_a_scheduler_of_your_own_leads_a_loop(tmp_path: Path) -> None:
+    """x <- x + 3 x from 1, two steps: 16."""
+    (tmp_path / "custom").mkdir()
+    (tmp_path / "custom" / "mine.py").write_text(SCHEDULER)
+    shared = engine(tmp_path)
+    (report,) = load_extensions(shared.registry, tmp_path / "custom")
+    assert (report.node_types, report.error) == (("StretchScheduler",), "")
+    document = workflow(
+        one=("TensorFill", {"shape": [1], "value": 1.0}),
+        scheduler=("StretchScheduler", {"factor": 3.0}),
+        loop=(
+            "DenoiseLoop",
+            {
+                "latent": "->one.tensor",
+                "scheduler": "->scheduler.sampler",
+                "prediction": "->loop.sample",
+                "steps": 2,
+            },
+        ),
+        out=("Collect", {"value": "->loop.latent"}),
+    )
+    assert values(shared.run(document))[0].tolist() == [16.0]
+
+
+def test_an_installed_package_adds_its_nodes_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "installed_nodes.py").write_text(GOOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    entries = [EntryPoint("good", "installed_nodes", "ortloom.nodes"), EntryPoint("bad", "not_there", "ortloom.nodes")]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries if group == "ortloom.nodes" else [])
+    registry = builtin_registry(Folders())
+    reports = {report.name: report for report in load_extensions(registry, tmp_path / "none")}
+    assert reports["good"].node_types == ("AddSeven",)
+    assert "not_there" in reports["bad"].error
