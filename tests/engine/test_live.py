@@ -58,7 +58,7 @@ def test_runs_that_differ_in_steps_cfg_start_step_and_seed_load_each_session_onc
 
 
 def test_cfg_sent_at_step_5_acts_from_step_6_of_the_same_run(engine: Engine, workflow: Workflow) -> None:
-    """The same run with cfg made from the step number, 3 up to step 5 and 1.5 from step 6 on, gives the same picture."""
+    """A run with cfg made from the step number, 3 up to step 5 and 1.5 from step 6 on, gives the same picture."""
     loop = workflow.find_node("Denoise")
     plain = turned(workflow, start_step=0)
     events: list[Event] = []
