@@ -115,7 +115,7 @@ def test_a_file_that_is_no_workflow_is_refused(text: str, part: str, tmp_path: P
         (["run", "text-to-image", "--set", "Denois.cfg=3"], "did you mean Denoise?"),
         (["run", "text-to-image", "--set", "Denoise.cgf=3"], "did you mean cfg?"),
         (["run", "text-to-image", "--set", "Denoise.latent=3"], "wired input"),
-        (["nodes", "DenoiseLop"], "did you mean DenoiseLoop?"),
+        (["nodes", "DenoiseLop"], "did you mean DenoiseLoop or"),
         (["inspect", "none.onnx"], "cannot be read"),
     ],
 )
