@@ -180,8 +180,10 @@ def test_a_scheduler_of_ones_own_leads_the_loop(models: Path, tmp_path: Path) ->
     assert latent[0].tolist() == [1.25 * value for value in CONDITION]
 
 
+@pytest.mark.parametrize("cfg", [1.0, 2.5])
 @pytest.mark.parametrize("steps", [2, 4, 8])
-def test_masked_diffusion_unmasks_every_token(run: Run, steps: int) -> None:
+def test_masked_diffusion_unmasks_every_token(run: Run, steps: int, cfg: float) -> None:
+    """With cfg the scheduler brings the negative lane itself, the prompt masked; both lanes give the same here."""
     nodes = {
         "masks": ("ListToTensor", {"items": [[1, 1, 1, 1]]}),
         "scheduler": ("MaskedDiffusionScheduler", {"mask_token_id": 1}),
@@ -192,6 +194,7 @@ def test_masked_diffusion_unmasks_every_token(run: Run, steps: int) -> None:
                 "latent": "->masks.tensor",
                 "prediction": "->lm.logits",
                 "steps": steps,
+                "cfg": cfg,
             },
         ),
         "lm": component("constant_logits", input_ids="->loop.sample"),
