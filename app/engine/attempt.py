@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from app.engine.context import NodeContext
 from app.engine.events import Cached, Event, NodeFinished, NodeStarted, Output, Preview
 from app.engine.loop import LoopRunner, Runner, Steering
 from app.engine.runner import NodeRunner, link_folds
+from app.graph.errors import InputError, Problem, WorkflowError
 from app.graph.graph import Graph, GraphNode, Source
 from app.graph.plan import Item, LoopPlan, Plan
 from app.graph.signature import loop_signature, node_signature
@@ -100,12 +101,21 @@ class Attempt:
 
         for item in self._plan.items:
             header = self._graph[_head(item)]
-            if isinstance(item, LoopPlan):
-                body = [self._graph[node] for node in item.nodes()]
-                signatures[header.id] = loop_signature(header, body, of_source)
-            else:
-                signatures[header.id] = node_signature(header, of_source)
+            try:
+                if isinstance(item, LoopPlan):
+                    body = [self._graph[node] for node in item.nodes()]
+                    signatures[header.id] = loop_signature(header, body, of_source)
+                else:
+                    signatures[header.id] = node_signature(header, of_source)
+            except (InputError, OSError) as error:  # a model file that has gone since validation
+                raise WorkflowError([self._gone(header, error)]) from error
         return signatures
+
+    def _gone(self, node: GraphNode, error: InputError | OSError) -> Problem:
+        if isinstance(error, InputError):
+            return error.at(node.id, node.title)
+        message = f"found a file that cannot be read any more ({error}); put it back or choose another"
+        return Problem(message, "file_missing", node.id, node.title)
 
     def _demand(self, signatures: dict[str, bytes]) -> tuple[dict[str, Entry], set[str]]:
         """Return the cached entries that are used, and the heads of the items that must be computed."""
@@ -223,20 +233,16 @@ class Attempt:
             return False
         return not any(head in self._sources(item) for item in self._plan.items if _head(item) in self._from_cache)
 
-    def steer(self, changes: list[tuple[str, str, Any]]) -> None:
-        """Let the changes act from the next pass of the loops around their nodes; a newer change replaces an older."""
-        for change in changes:
-            waiting = self._steering.waiting
-            waiting[:] = [old for old in waiting if old[:2] != change[:2]]
-            waiting.append(change)
+    def steer(self, changes: Mapping[tuple[str, str], Any]) -> None:
+        """Let the changes act from the next pass of the loops around their nodes."""
+        self._steering.put(changes)
 
     def missed_steering(self) -> str | None:
         """Return the node of a change that came too late for the last pass, or None."""
-        return self._steering.waiting[0][0] if self._steering.waiting else None
+        return self._steering.first_waiting()
 
     def _is_steered(self, item: Item) -> bool:
-        applied = {node for node, _ in self._steering.applied}
-        return not applied.isdisjoint(_nodes(item))
+        return not self._steering.steered.isdisjoint(_nodes(item))
 
     # --- end --------------------------------------------------------------------------------------------------
 

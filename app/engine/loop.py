@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Container, Mapping, Sequence
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
@@ -38,12 +38,38 @@ class LoopInstance(Protocol):
         """Drive the body to the end; return the results (outputs that are not per step) in port order."""
 
 
-@dataclass(slots=True)
 class Steering:
-    """Live changes that wait for the next pass of a loop around their node, and those that already act."""
+    """Live changes: (node, input) -> value, put by any thread, taken by loops between passes.
 
-    waiting: list[tuple[str, str, Any]] = field(default_factory=list)
-    applied: dict[tuple[str, str], Any] = field(default_factory=dict)
+    steered: the nodes on which a change acts already. is_waiting: whether any is still to be taken.
+    """
+
+    def __init__(self) -> None:
+        self.steered: set[str] = set()
+        self.is_waiting = False
+        self._waiting: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+
+    def put(self, changes: Mapping[tuple[str, str], Any]) -> None:
+        """Add changes; a newer one of the same input replaces an older."""
+        with self._lock:
+            self._waiting.update(changes)
+            self.is_waiting = True
+
+    def take(self, nodes: Container[str]) -> dict[tuple[str, str], Any]:
+        """Return the changes of these nodes and wait with them no longer."""
+        with self._lock:
+            taken = {place: value for place, value in self._waiting.items() if place[0] in nodes}
+            for place in taken:
+                del self._waiting[place]
+                self.steered.add(place[0])
+            self.is_waiting = bool(self._waiting)
+            return taken
+
+    def first_waiting(self) -> str | None:
+        """Return the node of a change that nobody has taken, or None."""
+        with self._lock:
+            return next((node for node, _ in self._waiting), None)
 
 
 class LoopRunner:
@@ -88,7 +114,7 @@ class LoopRunner:
             results = instance.run_loop(self, inputs)
         except (WorkflowError, RunCancelled):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise WorkflowError([header.problem(error, inputs)]) from error
         finally:
             header.seconds += perf_counter() - started
@@ -99,7 +125,7 @@ class LoopRunner:
         """See LoopDriver."""
         if self._cancel.is_set:
             raise RunCancelled
-        if self._steering.waiting:
+        if self._steering.is_waiting:
             self._apply_steering(step)
         values = self.header.values
         for slot, value in zip(self._per_step_slots, per_step, strict=True):
@@ -139,11 +165,7 @@ class LoopRunner:
         self._contexts = [runner.context for runner in nodes if runner.context is not None]
 
     def _apply_steering(self, step: int) -> None:
-        mine = [change for change in self._steering.waiting if change[0] in self._group]
-        for change in mine:
-            node, name, value = change
-            self._steering.waiting.remove(change)
-            self._steering.applied[node, name] = value
+        for (node, name), value in self._steering.take(self._group).items():
             self._runners[node].literals[name] = value
             self._emit(Steered(node, name, step + 1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,8 @@ from app.graph.validation import validate
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 Status = Literal["queued", "running", "done", "failed", "cancelled"]
 
@@ -66,7 +69,9 @@ class Run:
         self._engine = engine
         self._emit = emit
         self._targets = None if targets is None else tuple(targets)
-        self._lock = threading.Lock()
+        # Reentrant: a listener may override or cancel while it hears of a restart.
+        self._lock = threading.RLock()
+        self._json: tuple[Workflow, dict[str, Any]] | None = None
         self._graph, self._plan = resolve(engine, workflow, self._targets)
         self._attempt = self._new_attempt()
         self._restart_from: str | None = None
@@ -89,6 +94,10 @@ class Run:
                 record.status = self._after(attempt, finished=False)
             except WorkflowError as error:
                 record.status, record.problems = "failed", error.problems
+            except Exception as error:
+                log.exception("run %s failed inside the engine", self.id)
+                message = f"failed inside Ortloom with {type(error).__name__}: {error}; the log has the details"
+                record.status, record.problems = "failed", (Problem(message, "internal"),)
             finally:
                 attempt.close()
                 attempt.add_times(record.seconds_by_node, record.step_seconds_by_loop)
@@ -109,7 +118,7 @@ class Run:
             graph, new_plan = resolve(self._engine, workflow, self._targets)
             self.workflow = workflow
             if self._restart_from is None and all(self._attempt.can_steer(*place) for place in changes):
-                self._attempt.steer([(node, name, value) for (node, name), value in changes.items()])
+                self._attempt.steer(changes)
                 return True
             self._graph, self._plan = graph, new_plan
             self._restart_from = next(iter(changes))[0]
@@ -143,7 +152,10 @@ class Run:
         return Attempt(self._engine, self._graph, self._plan, self._document, self._forward)
 
     def _document(self) -> dict[str, Any]:
-        return self.workflow.to_json()
+        """Return the workflow as it is now, ready to be written into pictures; made once for all of them."""
+        if self._json is None or self._json[0] is not self.workflow:
+            self._json = (self.workflow, self.workflow.to_json())
+        return self._json[1]
 
     def _forward(self, event: Event) -> None:
         if isinstance(event, Output):

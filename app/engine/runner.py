@@ -87,7 +87,7 @@ class NodeRunner:
             outputs = self._run_lanes(instance, inputs) if is_paired else instance.run(inputs, 0)
         except (WorkflowError, RunCancelled):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise WorkflowError([self.problem(error, inputs)]) from error
         finally:
             self.seconds += perf_counter() - started
@@ -112,9 +112,12 @@ class NodeRunner:
         return inputs, is_paired
 
     def prepare(self) -> NodeInstance:
-        """Make the node's instance: it is needed now."""
+        """Make the node's instance: it is needed now. Raises WorkflowError."""
         self.context = self._make_context(self.node)
-        self.instance = self.node.type.prepare(self.context, self.literals)
+        try:
+            self.instance = self.node.type.prepare(self.context, self.literals)
+        except Exception as error:
+            raise WorkflowError([self.problem(error, self.literals)]) from error
         return self.instance
 
     def fill(self, outputs: Sequence[Any]) -> None:
@@ -151,7 +154,7 @@ class NodeRunner:
         negative = instance.run(_lane(inputs, lifted, "negative"), 1)
         return [Pair(*lanes) for lanes in zip(positive, negative, strict=True)]
 
-    def problem(self, error: Exception, inputs: dict[str, Any]) -> Problem:
+    def problem(self, error: BaseException, inputs: dict[str, Any]) -> Problem:
         """Return what the user is told about an error of this node; anything unforeseen goes to the log."""
         node = self.node
         step = "" if self.context is None or self.context.step is None else f" (at step {self.context.step + 1})"
@@ -192,7 +195,7 @@ def _describe_value(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _detail(error: Exception) -> str:
+def _detail(error: BaseException) -> str:
     return f" ({str(error).splitlines()[0]})" if str(error) else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from app.engine.events import (
     StepFinished,
 )
 from app.graph.errors import WorkflowError
+from app.graph.node import Help, Out, node
 from tests.engine.kit import calls, engine, recorder, values, workflow
 
 
@@ -297,3 +298,50 @@ def test_the_record_has_times_of_nodes_and_steps(tmp_path: Path) -> None:
     assert all(seconds >= 0 for seconds in record.seconds_by_node.values())
     assert sum(record.step_seconds_by_loop["loop"]) <= record.seconds
     assert isinstance(record.outputs[0], Output)
+
+
+def test_a_node_that_tries_to_exit_the_program_only_fails_the_run(tmp_path: Path) -> None:
+    @node(category="test")
+    def leave(value: Annotated[Any, Help("passed through")]) -> Annotated[Any, Out("value")]:
+        """Call sys.exit."""
+        raise SystemExit(3)
+
+    document = workflow(
+        loop=("RepeatLoop", {"count": 2, "collect": "x", "collect_x": "->leave.value"}),
+        leave=("Leave", {"value": "->loop.index"}),
+        out=("Collect", {"value": "->loop.collected_x"}),
+    )
+    (problem,) = engine(tmp_path, leave).run(document).problems
+    assert problem.node == "leave"
+    assert "SystemExit" in problem.message
+
+
+def test_a_listener_may_override_while_it_hears_of_a_restart(tmp_path: Path) -> None:
+    shared = engine(tmp_path)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, StepFinished) and (event.step, event.steps) == (2, 20):
+            run.override({("loop", "steps"): 6})
+        if isinstance(event, Restarted):
+            run.override({("add", "amount"): 3.0})
+
+    run = shared.start(counting_loop(steps=20), listen)
+    assert values(run.execute())[0].tolist() == [18.0]
+
+
+def test_overrides_from_another_thread_end_in_the_last_value(tmp_path: Path) -> None:
+    """Whatever mixture the steps saw, the overrides are all taken, and a settled run gives the last one's result."""
+    shared = engine(tmp_path)
+    run = shared.start(counting_loop(steps=3000))
+
+    def send() -> None:
+        for amount in range(200):
+            run.override({("add", "amount"): float(amount % 100)})
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    record = run.execute()
+    sender.join()
+    assert record.status == "done", [str(problem) for problem in record.problems]
+    assert run.workflow.nodes["add"].inputs["amount"] == 99.0
+    assert values(shared.run(run.workflow))[0].tolist() == [3000 * 99.0]
