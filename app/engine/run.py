@@ -89,9 +89,9 @@ class Run:
         while record.status == "running":
             attempt = self._attempt
             try:
-                record.status = self._after(attempt, finished=attempt.execute())
+                self._after(attempt, finished=attempt.execute())
             except RunCancelled:
-                record.status = self._after(attempt, finished=False)
+                self._after(attempt, finished=False)
             except WorkflowError as error:
                 record.status, record.problems = "failed", error.problems
             except Exception as error:
@@ -114,6 +114,11 @@ class Run:
         node that the changes reach. Raises WorkflowError, and changes nothing, when the workflow would not run so.
         """
         with self._lock:
+            if self.record.status not in ("queued", "running"):
+                message = (
+                    f"found a run that has ended ({self.record.status}), accepted one that goes on; start a new run"
+                )
+                raise WorkflowError.of(message, "run_ended")
             workflow = self.workflow.with_inputs(changes)
             graph, new_plan = resolve(self._engine, workflow, self._targets)
             self.workflow = workflow
@@ -131,22 +136,22 @@ class Run:
             self._is_cancelled = True
             self._attempt.cancel.cancel()
 
-    def _after(self, attempt: Attempt, *, finished: bool) -> Status:
-        """Decide how to go on after an attempt; starts a new one when an override asked for it."""
+    def _after(self, attempt: Attempt, *, finished: bool) -> None:
+        """Decide, under the lock, how to go on after an attempt: end the run, or start again for an override."""
         with self._lock:
-            if self._is_cancelled:
-                return "cancelled"
             missed = attempt.missed_steering()
-            if finished and self._restart_from is None and missed is None:
-                return "done"
-            if missed is not None and self._restart_from is None:
-                self._restart_from = missed
-                self._graph, self._plan = resolve(self._engine, self.workflow, self._targets)
-            self._emit(Restarted(self._restart_from or ""))
-            self._restart_from = None
-            self.record.outputs.clear()
-            self._attempt = self._new_attempt()
-            return "running"
+            if self._is_cancelled:
+                self.record.status = "cancelled"
+            elif finished and self._restart_from is None and missed is None:
+                self.record.status = "done"
+            else:
+                if self._restart_from is None:
+                    self._restart_from = missed
+                    self._graph, self._plan = resolve(self._engine, self.workflow, self._targets)
+                self._emit(Restarted(self._restart_from or ""))
+                self._restart_from = None
+                self.record.outputs.clear()
+                self._attempt = self._new_attempt()
 
     def _new_attempt(self) -> Attempt:
         return Attempt(self._engine, self._graph, self._plan, self._document, self._forward)
