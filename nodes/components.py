@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from app.engine.cancel import RunCancelled
 from app.engine.context import NodeContext
 from app.engine.lanes import Pair
 from app.folders import Folders
 from app.graph import socket
-from app.graph.errors import InputError
 from app.graph.node import InputPort, NodeInstance, NodeType, OutputPort, Ports
 from app.graph.socket import SocketType
+from app.runtime.carried import CarriedState, Feeds
+from app.runtime.extended_types import EXTENDED, run_extended
+from app.runtime.lanes import can_part, join, part
 from app.runtime.model_file import ModelSignature, TensorPort, read_signature, stamp
-from app.runtime.providers import DEVICES
-from app.runtime.sessions import SessionLease, is_out_of_memory, shorten
-from app.runtime.state import checked_pairs, first_state
-from app.runtime.tensors import PortFeed, run_with_bfloat16, symbol_sizes
+from app.runtime.ort_errors import call_error, is_out_of_memory
+from app.runtime.providers import DEVICES, onnxruntime
+from app.runtime.sessions import SessionLease
+from app.runtime.state import checked_pairs
+from app.runtime.tensors import PortFeed, is_number, symbol_sizes
 
 SETTINGS = (
     InputPort("model", socket.STRING, "the .onnx file, inside one of the model folders", literal_only=True,
@@ -47,13 +50,16 @@ def onnx_component(folders: Folders) -> NodeType:
         if not literals.get("model"):
             return Ports(SETTINGS, ())
         signature = signature_of(literals)
-        carried = {pair[0] for pair in checked_pairs(literals.get("state", []), signature)}
-        inputs = [_input_port(port) for port in signature.inputs if port.name not in carried]
-        return Ports((*SETTINGS, *inputs), tuple(_output_port(port) for port in signature.outputs))
+        carried = {pair.input.name for pair in checked_pairs(literals.get("state", []), signature)}
+        inputs = [port for port in signature.inputs if port.name not in carried]
+        groups, output_groups = _groups(inputs), _groups(signature.outputs)
+        return Ports(
+            (*SETTINGS, *(_input_port(port, groups.get(port.name, "")) for port in inputs)),
+            tuple(_output_port(port, output_groups.get(port.name, "")) for port in signature.outputs),
+        )
 
     def fingerprint(literals: Mapping[str, Any]) -> str:
-        path = folders.model(literals["model"])
-        return repr([stamp(path), *map(stamp, read_signature(path).external_files)])
+        return repr(stamp(folders.model(literals["model"])))
 
     def prepare(context: NodeContext, literals: Mapping[str, Any]) -> NodeInstance:
         return Component(context, literals, signature_of(literals))
@@ -78,26 +84,41 @@ def onnx_component(folders: Folders) -> NodeType:
     )
 
 
-def _input_port(port: TensorPort) -> InputPort:
-    name = f"{_PREFIX}{port.name}" if port.name in _OWN else port.name
+def _shown_name(name: str) -> str:
+    return f"{_PREFIX}{name}" if name in _OWN else name
+
+
+def _input_port(port: TensorPort, group: str) -> InputPort:
     text = "has a value in the file, wire it to replace that" if port.has_default else "input of the model"
-    return InputPort(name, _socket_type(port), text, required=not port.has_default, group=_group(port.name))
+    return InputPort(_shown_name(port.name), _input_type(port), text, required=port.is_required, group=group)
 
 
-def _output_port(port: TensorPort) -> OutputPort:
-    return OutputPort(port.name, _socket_type(port), "output of the model", group=_group(port.name))
+def _output_port(port: TensorPort, group: str) -> OutputPort:
+    return OutputPort(port.name, _socket_type(port), "output of the model", group=group)
+
+
+def _input_type(port: TensorPort) -> SocketType:
+    # A text may come as a STRING, a list or a tensor; `to_port` makes the tensor of it.
+    return socket.ANY if port.dtype == "string" else _socket_type(port)
 
 
 def _socket_type(port: TensorPort) -> SocketType:
-    if port.dtype in ("sequence", "map", "optional", "unknown"):
+    if port.dtype in ("sequence", "map", "optional", "sparse", "unknown"):
         return socket.ANY
     return SocketType("TENSOR", frozenset({port.dtype}), port.shape)
 
 
-def _group(name: str) -> str:
-    """Return what comes before the layer number in `past_key_values.3.key`, so that such ports fold into one line."""
-    found = re.match(r"^(.+?)[._](\d+)([._]|$)", name)
-    return found[1] if found else ""
+def _groups(ports: Sequence[TensorPort]) -> dict[str, str]:
+    """Return the group of each port that has one.
+
+    It is what comes before the number in names such as `past_key_values.3.key`, where several ports share that, and
+    `defaults` for what has a value in the file.
+    """
+    found = {port.name: re.match(r"^(.+?)[._]\d+(?:[._]|$)", port.name) for port in ports if not port.has_default}
+    group_by_name = {name: match[1] for name, match in found.items() if match}
+    sizes = Counter(group_by_name.values())
+    numbered = {name: group for name, group in group_by_name.items() if sizes[group] > 1}
+    return numbered | {port.name: "defaults" for port in ports if port.has_default}
 
 
 class Component:
@@ -108,131 +129,135 @@ class Component:
         self._path = context.folders.model(literals["model"])
         device = literals.get("device", "auto")
         self._device = context.device if device == "auto" else device
-        self._is_batched = literals.get("lanes") == "batched"
-        self._ports = {f"{_PREFIX}{port.name}" if port.name in _OWN else port.name: port for port in signature.inputs}
-        self._port_feeds = {name: PortFeed(port) for name, port in self._ports.items()}
-        self._pairs = checked_pairs(literals.get("state", []), signature)
-        self._outputs = [port.name for port in signature.outputs]
-        self._state_outputs = [(name, self._outputs.index(output)) for name, output, _ in self._pairs]
-        self._has_bfloat16 = any(port.dtype == "bfloat16" for port in (*signature.inputs, *signature.outputs))
-        self._state: dict[int, dict[str, Any]] = {}
+        self._is_batched = literals.get("lanes") == "batched" and can_part(signature.outputs)
+        self._ports = {port.name: port for port in signature.inputs}
+        self._port_feeds = {
+            _shown_name(port.name): PortFeed(replace(port, name=_shown_name(port.name)), port.name)
+            for port in signature.inputs
+        }
+        self._outputs = signature.outputs
+        self._output_names = [port.name for port in signature.outputs]
+        self._is_extended = any(port.dtype in EXTENDED for port in (*signature.inputs, *signature.outputs))
+        pairs = checked_pairs(literals.get("state", []), signature)
+        self._state = CarriedState(pairs, self._ports) if pairs else None
         self._lease: SessionLease | None = None
         self._session: Any = None
         self._options: Any = None
 
     def reset(self) -> None:
         """Forget the carried state."""
-        self._state.clear()
+        if self._state is not None:
+            self._state.reset()
 
     def close(self) -> None:
         """Give the session back."""
+        self.reset()
         self._session = None
-        self._state.clear()
         if self._lease is not None:
             self._lease.close()
             self._lease = None
 
     def run(self, inputs: dict[str, Any], lane: int) -> Sequence[Any]:
         """Run the model once; the state of each lane is its own. Raises InputError, MemoryError or RunCancelled."""
-        if self._session is None:
-            self._open()
         feeds = self._feeds(inputs)
-        if self._pairs:
-            feeds.update(self._carried(feeds, lane))
+        state = self._state
+        if state is None:
+            return self._call(feeds)
+        feeds.update(state.of(lane, feeds))
         outputs = self._call(feeds)
-        if self._pairs:
-            self._state[lane] = {name: outputs[index] for name, index in self._state_outputs}
+        state.keep(lane, outputs)
         return outputs
 
     def run_pair(self, inputs: dict[str, Any]) -> Sequence[Any]:
-        """Run the model for both guidance lanes; returns pairs."""
-        positive = {name: value.positive if type(value) is Pair else value for name, value in inputs.items()}
-        negative = {name: value.negative if type(value) is Pair else value for name, value in inputs.items()}
+        """Run the model for both guidance lanes; returns pairs. Raises as `run` does."""
+        paired = {name for name, value in inputs.items() if type(value) is Pair}
+        positive = {name: value.positive if name in paired else value for name, value in inputs.items()}
+        negative = {name: value.negative if name in paired else value for name, value in inputs.items()}
         if self._is_batched:
-            joined = _joined(inputs, positive, negative, self._ports)
-            if joined is not None:
-                outputs = self.run(*joined[:1], 2)
-                return [_split(value, joined[1]) for value in outputs]
+            outputs = self._run_joined(positive, negative, paired)
+            if outputs is not None:
+                return outputs
         lanes = zip(self.run(positive, 0), self.run(negative, 1), strict=True)
         return [Pair(*values) for values in lanes]
 
-    def _open(self) -> None:
-        import onnxruntime as ort
+    def _run_joined(
+        self, positive: dict[str, Any], negative: dict[str, Any], paired: set[str]
+    ) -> Sequence[Pair] | None:
+        """Run both lanes in one call; None when only two calls give the right result."""
+        lanes = self._feeds(positive), self._feeds(negative)
+        names = frozenset(self._port_feeds[name].name for name in paired if name in self._port_feeds)
+        joined = join(*lanes, names, self._ports)
+        if joined is None:
+            return None
+        feeds, batch = joined
+        state = self._state
+        if state is not None:
+            carried = state.of_both(batch, lambda: lanes)
+            if carried is None:
+                return None
+            feeds.update(carried)
+        outputs = self._call(feeds, hint="set lanes to separate, as this model may not take both lanes in one batch")
+        parted = part(outputs, batch)
+        if parted is None:
+            self._is_batched = False
+            return None
+        if state is not None:
+            state.keep_both(batch, outputs)
+        return [Pair(*halves) for halves in parted]
 
+    def _open(self) -> Any:
         self._lease = self._context.sessions.lease(self._path, self._device)
         self._session = self._lease.session
         # One for the whole run: setting its flag ends the call that is running, whichever it is.
-        options = self._options = ort.RunOptions()
+        options = self._options = onnxruntime().RunOptions()
         self._context.cancel.on_cancel(lambda: setattr(options, "terminate", True))
+        return self._session
 
-    def _feeds(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        feeds: dict[str, Any] = {}
+    def _feeds(self, inputs: dict[str, Any]) -> Feeds:
+        """Return the values for the model's inputs; numbers last, as they take their size from the others."""
+        feeds: Feeds = {}
+        numbers: list[tuple[PortFeed, Any]] = []
         for name, value in inputs.items():
             feed = self._port_feeds.get(name)
-            if feed is not None and value is not None:
-                feeds[feed.name] = feed.take(value, inputs, self._ports)
+            if feed is None or value is None:
+                continue
+            if feed.fits(value):
+                feeds[feed.name] = value
+            elif is_number(value):
+                numbers.append((feed, value))
+            else:
+                feeds[feed.name] = feed.take(value, {})
+        sizes: dict[str, int] | None = None
+        for feed, value in numbers:
+            if feed.has_symbols and sizes is None:
+                sizes = symbol_sizes(feeds, self._ports)
+            feeds[feed.name] = feed.take(value, sizes or {})
         return feeds
 
-    def _carried(self, feeds: dict[str, Any], lane: int) -> dict[str, Any]:
-        carried = self._state.get(lane)
-        if carried is not None:
-            return carried
-        by_name = {port.name: port for port in self._ports.values()}
-        sizes = symbol_sizes(feeds, by_name)
-        return {name: first_state(by_name[name], init, sizes) for name, _, init in self._pairs}
-
-    def _call(self, feeds: dict[str, Any]) -> list[Any]:
+    def _call(self, feeds: Feeds, hint: str = "") -> list[Any]:
+        session = self._session or self._open()
         try:
-            if self._has_bfloat16:
-                return run_with_bfloat16(self._session, self._outputs, feeds, self._options)
-            outputs: list[Any] = self._session.run(self._outputs, feeds, self._options)
-            return outputs
+            return self._call_once(session, feeds)
         except Exception as error:
             if self._context.cancel.is_set:
                 raise RunCancelled from error
-            raise self._call_error(error, feeds) from error
+            if not is_out_of_memory(error):
+                raise call_error(self._path.name, error, feeds, self._shown_ports(), hint) from error
+            if not self._context.sessions.unload_all():
+                raise MemoryError(f"{self._path.name} asked for more than there is") from error
+        # With the idle sessions gone it may fit.
+        try:
+            return self._call_once(session, feeds)
+        except Exception as error:
+            if self._context.cancel.is_set:
+                raise RunCancelled from error
+            raise MemoryError(f"{self._path.name} asked for more than there is") from error
 
-    def _call_error(self, error: Exception, feeds: dict[str, Any]) -> Exception:
-        if is_out_of_memory(error):
-            return MemoryError(f"{self._path.name} asked for more than there is")
-        text = shorten(" ".join(str(error).split()))
-        shapes = ", ".join(f"{name} {value.dtype} {list(value.shape)}" for name, value in feeds.items()
-                           if isinstance(value, np.ndarray))  # fmt: skip
-        fix = "check that the shapes belong to this model"
-        found = f"{shapes}, on which {self._path.name} fails ({text})"
-        return InputError("", found=found, accepted="inputs that it can compute", fix=fix, code="model_failed")
+    def _call_once(self, session: Any, feeds: Feeds) -> list[Any]:
+        if self._is_extended:
+            return run_extended(session, self._outputs, feeds, self._options)
+        outputs: list[Any] = session.run(self._output_names, feeds, self._options)
+        return outputs
 
-
-def _joined(
-    inputs: Mapping[str, Any], positive: dict[str, Any], negative: dict[str, Any], ports: Mapping[str, TensorPort]
-) -> tuple[dict[str, Any], int] | None:
-    """Return the inputs with both lanes joined along axis 0 and the batch size of one lane; None if they do not fit.
-
-    What is not paired is repeated when its first axis has the symbol or size of the lanes' batch, else shared.
-    """
-    paired = [name for name, value in inputs.items() if type(value) is Pair]
-    joined: dict[str, Any] = {}
-    batch, symbol = 0, None
-    for name in paired:
-        first, second = np.asarray(positive[name]), np.asarray(negative[name])
-        if first.ndim == 0 or first.shape != second.shape or (batch and len(first) != batch):
-            return None
-        batch = len(first)
-        shape = ports[name].shape if name in ports else None
-        symbol = shape[0] if shape else None
-        joined[name] = np.concatenate([first, second])
-    for name, value in inputs.items():
-        if name not in joined:
-            shape = ports[name].shape if name in ports else None
-            is_batched = isinstance(value, np.ndarray) and value.ndim > 0 and len(value) == batch
-            if is_batched and shape and shape[0] == symbol and symbol is not None:
-                value = np.concatenate([value, value])
-            joined[name] = value
-    return joined, batch
-
-
-def _split(value: Any, batch: int) -> Any:
-    """Return an output as a pair of its two halves; what does not have the joint batch belongs to both lanes."""
-    if isinstance(value, np.ndarray) and value.ndim and len(value) == 2 * batch:
-        return Pair(value[:batch], value[batch:])
-    return Pair(value, value)
+    def _shown_ports(self) -> dict[str, TensorPort]:
+        return {_shown_name(name): port for name, port in self._ports.items()}

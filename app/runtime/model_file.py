@@ -22,13 +22,20 @@ DTYPES = {
 """numpy and ml_dtypes names by ONNX's TensorProto.DataType."""
 
 _BITS = {"uint4": 4, "int4": 4, "float4_e2m1fn": 4, "bool": 8, "string": 0, "bfloat16": 16, "complex64": 64}
+_NOT_TENSORS = {4: "sequence", 5: "map", 8: "sparse", 9: "optional"}
+
+_FIRST_IR_WITH_DEFAULTS = 4
+"""Before this version a file had to list its weights among its inputs, and ONNX Runtime does not let one feed them."""
+
+_MOST_DIMENSIONS = 64
+"""numpy's limit. A damaged file may claim millions, whose product would take minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPort:
     """One input or output of a model.
 
-    dtype: numpy or ml_dtypes name, `string`, or `sequence`, `optional`, `map` for what is no tensor.
+    dtype: numpy or ml_dtypes name, or `string`; `sequence`, `optional`, `map`, `sparse` for what is no tensor.
     shape: numbers, symbols, or None for unnamed free dimensions; None when the rank is not given.
     has_default: an input that the file holds a value for and that need not be fed.
     """
@@ -37,6 +44,16 @@ class TensorPort:
     dtype: str
     shape: tuple[int | str | None, ...] | None
     has_default: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Return whether the model cannot run without a value for this input."""
+        return not self.has_default and self.dtype != "optional"
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return self.dtype
+        return f"{self.dtype} [{', '.join('?' if dim is None else str(dim) for dim in self.shape)}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +82,27 @@ def read_signature(path: Path) -> ModelSignature:
     """
     try:
         stat = path.stat()
-        return _read(path, stat.st_size, stat.st_mtime_ns)
+        signature = _read(path, stat.st_size, stat.st_mtime_ns)
+        # Every time, as these files come and go without the model file changing.
+        for file in signature.external_files:
+            _check_external(path, file)
     except OSError as error:
         found = f"{path.name}, which cannot be read ({error.strerror})"
         raise _refused(found, "check the path and its permissions", "file_missing") from error
+    return signature
 
 
-def stamp(path: Path) -> tuple[str, int, int]:
-    """Return what identifies a file's content without reading it: path, size in bytes, mtime in nanoseconds."""
-    stat = path.stat()
-    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
+def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what a model's content is known by: path, size, mtime in nanoseconds of its file and its external data.
+
+    Raises InputError as `read_signature` does.
+    """
+    files = (path, *read_signature(path).external_files)
+    try:
+        stats = [(file.resolve(), file.stat()) for file in files]
+    except OSError as error:
+        raise _refused(f"{path.name}, which has just gone", "put it back", "file_missing") from error
+    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in stats)
 
 
 @lru_cache(maxsize=4096)
@@ -83,14 +111,28 @@ def _read(path: Path, size: int, mtime_ns: int) -> ModelSignature:
         raise _refused(f"{path.name}, which is a folder", "choose the .onnx file in it", "file_missing")
     if size == 0:
         raise _refused(f"{path.name}, which is empty", "copy or download it again", "model_broken")
-    with path.open("rb") as file:
-        # Not closed here: views of it may still be referenced by an exception on its way; it closes with the last one.
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     try:
+        with path.open("rb") as file:
+            # Not closed here: an exception on its way may still refer to views of it; it closes with the last one.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return _Walk(path).model(memoryview(mapped))
-    except (Malformed, OverflowError) as error:
+    except (Malformed, ValueError, OverflowError) as error:
         found = f"{path.name}, which is no ONNX model or is cut off ({error})"
         raise _refused(found, "copy or download it again", "model_broken") from error
+
+
+def _check_external(model: Path, file: Path) -> None:
+    location = str(file.relative_to(model.parent))
+    if not file.resolve().is_relative_to(model.resolve().parent):
+        raise _outside(model, location)
+    if not file.is_file():
+        found = f"{model.name} without its weights file {location!r}"
+        raise _refused(found, "copy that file beside it", "external_data_missing")
+
+
+def _outside(model: Path, location: str) -> InputError:
+    found = f"{model.name}, whose weights are said to be at {location!r}, outside of its folder"
+    return _refused(found, "do not use this file unless you trust it; export it again", "external_data_outside")
 
 
 def _refused(found: str, fix: str, code: str) -> InputError:
@@ -130,7 +172,7 @@ class _Walk:
         if not has_graph or not (self.outputs or self.ops):
             raise Malformed("it holds no graph")
         return ModelSignature(
-            tuple(self._marked(port) for port in self.inputs),
+            self.feedable_inputs(ir_version),
             tuple(self.outputs),
             opsets,
             ir_version,
@@ -138,7 +180,7 @@ class _Walk:
             metadata,
             dict(self.ops),
             self.weight_bytes,
-            tuple(self._external(location) for location in self.locations),
+            tuple(self.external(location) for location in self.locations),
         )
 
     def graph(self, data: Buffer) -> None:
@@ -157,7 +199,7 @@ class _Walk:
         dims: list[int] = []
         for key, wire, value in fields(data):
             if key == 1:
-                dims += varints(value, wire)
+                dims += varints(value, wire, _MOST_DIMENSIONS)
             elif key == 2:
                 dtype = number(value)
             elif key == 8:
@@ -166,22 +208,21 @@ class _Walk:
                 entry, content = _pair(message(value))
                 if entry == "location":
                     self.locations[str(content)] = None
+            if len(dims) > _MOST_DIMENSIONS or any(dim < 0 for dim in dims):
+                raise Malformed(f"weight {name!r} has no possible shape")
         self.weight_bytes += prod(dims) * _bits(DTYPES.get(dtype, "")) // 8
         return name
 
-    def _marked(self, port: TensorPort) -> TensorPort:
-        return TensorPort(port.name, port.dtype, port.shape, port.name in self.initializers)
+    def feedable_inputs(self, ir_version: int) -> tuple[TensorPort, ...]:
+        """Return the inputs, those with a value in the file marked, or left out where it cannot be replaced."""
+        ports = [TensorPort(port.name, port.dtype, port.shape, port.name in self.initializers) for port in self.inputs]
+        return tuple(port for port in ports if not port.has_default or ir_version >= _FIRST_IR_WITH_DEFAULTS)
 
-    def _external(self, location: str) -> Path:
-        folder = self.path.resolve().parent
-        path = self.path.parent / location
-        if Path(location).is_absolute() or not path.resolve().is_relative_to(folder):
-            found = f"{self.path.name}, whose weights are said to be at {location!r}, outside of its folder"
-            raise _refused(found, "do not use this file unless you trust it; export it again", "external_data_outside")
-        if not path.is_file():
-            found = f"{self.path.name} without its weights file {location!r}"
-            raise _refused(found, "copy that file beside it", "external_data_missing")
-        return path
+    def external(self, location: str) -> Path:
+        path = Path(location)
+        if "\0" in location or path.is_absolute() or ".." in path.parts:
+            raise _outside(self.path, location)
+        return self.path.parent / path
 
 
 def _pair(data: Buffer) -> tuple[str, str | int]:
@@ -221,8 +262,8 @@ def _type(data: Buffer) -> tuple[str, tuple[int | str | None, ...] | None]:
     for key, _, value in fields(data):
         if key == 1:
             return _tensor_type(message(value))
-        if key in (4, 5, 9):
-            return {4: "sequence", 5: "map", 9: "optional"}[key], None
+        if key in _NOT_TENSORS:
+            return _NOT_TENSORS[key], None
     return "unknown", None
 
 
@@ -244,7 +285,7 @@ def _dimension(data: Buffer) -> int | str | None:
             found = number(value)
         elif key == 2:
             found = text(value) or None
-    # Some exporters write -1 or 0 for a free dimension.
+    # Some exporters write -1 for a free dimension.
     return None if isinstance(found, int) and found < 0 else found
 
 

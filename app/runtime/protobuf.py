@@ -65,12 +65,15 @@ def message(value: int | Buffer) -> Buffer:
     return value
 
 
-def varints(value: int | Buffer, wire: int) -> list[int]:
-    """Return a repeated varint field, packed or not."""
+def varints(value: int | Buffer, wire: int, most: int) -> list[int]:
+    """Return a repeated varint field, packed or not. Raises Malformed when it holds more than `most` numbers."""
     if wire == VARINT:
         return [number(value)]
-    data, position, found = message(value), 0, []
+    data, position = message(value), 0
+    found: list[int] = []
     while position < len(data):
+        if len(found) == most:
+            raise Malformed(f"more than {most} numbers where fewer belong")
         item, position = _varint(data, position)
         found.append(number(item))
     return found

@@ -13,19 +13,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from app.graph.errors import InputError
 from app.runtime.model_file import read_signature, stamp
-from app.runtime.providers import ProviderChoice, choose
+from app.runtime.ort_errors import is_out_of_memory, load_error
+from app.runtime.providers import ProviderChoice, choose, onnxruntime
 
 log = logging.getLogger(__name__)
 
-Key: TypeAlias = tuple[str, int, int, tuple[str, ...]]
-"""Path, size, mtime and providers: a file that changed on disk is another key."""
+Key: TypeAlias = tuple[tuple[tuple[str, int, int], ...], tuple[str, ...]]
+"""Path, size and mtime of each file, and providers: a model that changed on disk has another key. Options are the same
+for all sessions."""
 
 
 @dataclass(slots=True)
 class LoadedSession:
-    """A session and what the pool knows of it. session: onnxruntime.InferenceSession."""
+    """A session and what the pool knows of it.
+
+    session: onnxruntime.InferenceSession. bytes: of its weights. users: open leases.
+    providers_used: as the session itself names them. is_stale: the file has changed since and was loaded anew.
+    """
 
     path: Path
     session: Any
@@ -33,6 +38,7 @@ class LoadedSession:
     bytes: int
     users: int = 0
     providers_used: tuple[str, ...] = ()
+    is_stale: bool = False
 
 
 @dataclass(slots=True)
@@ -82,10 +88,10 @@ class SessionPool:
     def lease(self, path: Path, device: str = "auto") -> SessionLease:
         """Return a lease on the session of a model file, loading it if need be; a second caller waits for the first.
 
-        Raises InputError for input `model` when the file cannot be loaded, MemoryError when memory runs out.
+        Raises InputError for input `model` when the file cannot be loaded.
         """
         choice = choose(device)
-        key = (*stamp(path), choice.providers)
+        key = (stamp(path), choice.providers)
         while True:
             with self._lock:
                 found = self._loaded.get(key)
@@ -102,10 +108,7 @@ class SessionPool:
         try:
             loaded = self._load(path, choice)
             with self._lock:
-                loaded.users = 1
-                self._loaded[key] = loaded
-                self.loaded_bytes += loaded.bytes
-                self.loads += 1
+                self._add(key, loaded)
         finally:
             with self._lock:
                 self._loading.pop(key).set()
@@ -118,12 +121,20 @@ class SessionPool:
             loaded.users -= 1
         self._make_room()
 
-    def unload_all(self) -> None:
-        """Unload every session that is not in use and give its memory back to the system."""
-        self._unload(lambda: True)
+    def unload_all(self) -> int:
+        """Unload every session that is not in use, give its memory back to the system, return how many there were."""
+        with self._lock:
+            gone = [key for key, loaded in self._loaded.items() if loaded.users == 0]
+            self._remove(gone)
+        if gone:
+            give_memory_back()
+        return len(gone)
 
     def report(self) -> list[dict[str, Any]]:
-        """Return what is loaded, least recently used first: path, bytes, users, providers asked for and really used."""
+        """Return what is loaded, least recently used first, with the device asked for and the providers really used.
+
+        `why_not` says by device why a better one is not used.
+        """
         with self._lock:
             return [
                 {
@@ -138,43 +149,64 @@ class SessionPool:
             ]
 
     def _load(self, path: Path, choice: ProviderChoice) -> LoadedSession:
-        signature = read_signature(path)
-        weights = max(signature.weight_bytes, path.stat().st_size)
+        weights = max(read_signature(path).weight_bytes, path.stat().st_size)
         self._make_room(weights)
-        session = _new_session(path, choice)
+        try:
+            session = new_session(path, choice)
+        except Exception as error:
+            # The budget counts weights only, and a device may have less memory than the budget.
+            if not is_out_of_memory(error) or not self.unload_all():
+                raise load_error(path, error) from error
+            session = self._load_again(path, choice)
         used = tuple(session.get_providers())
         if choice.fell_back or used != choice.providers:
             log.warning("%s: asked for %s, uses %s; %s", path.name, choice.device, used, dict(choice.why_not))
         return LoadedSession(path, session, choice, weights, providers_used=used)
 
-    def _make_room(self, coming: int = 0) -> None:
-        self._unload(lambda: self.loaded_bytes + coming > self.budget_bytes)
+    def _load_again(self, path: Path, choice: ProviderChoice) -> Any:
+        try:
+            return new_session(path, choice)
+        except Exception as error:
+            raise load_error(path, error) from error
 
-    def _unload(self, wanted: Any) -> None:
-        """Unload idle sessions, least recently used first, while `wanted()` holds."""
-        gone: list[LoadedSession] = []
+    def _add(self, key: Key, loaded: LoadedSession) -> None:
+        files, providers = key
+        for (other_files, other_providers), other in self._loaded.items():
+            other.is_stale = other.is_stale or (other_files[0][0] == files[0][0] and other_providers == providers)
+        loaded.users = 1
+        self._loaded[key] = loaded
+        self.loaded_bytes += loaded.bytes
+        self.loads += 1
+
+    def _make_room(self, coming: int = 0) -> None:
+        """Unload idle sessions: stale ones, and least recently used first those that the budget does not hold."""
+        gone: list[Key] = []
         with self._lock:
-            for key, loaded in list(self._loaded.items()):
-                if not wanted():
-                    break
-                if loaded.users == 0:
-                    gone.append(self._loaded.pop(key))
-                    self.loaded_bytes -= loaded.bytes
-                    self.evictions += 1
+            excess = self.loaded_bytes + coming - self.budget_bytes
+            for key, loaded in self._loaded.items():
+                if loaded.users == 0 and (loaded.is_stale or excess > 0):
+                    gone.append(key)
+                    excess -= loaded.bytes
+                    self.evictions += not loaded.is_stale
+            self._remove(gone)
         if gone:
-            for loaded in gone:
-                loaded.session = None
             give_memory_back()
+
+    def _remove(self, gone: list[Key]) -> None:
+        for key in gone:
+            loaded = self._loaded.pop(key)
+            self.loaded_bytes -= loaded.bytes
+            loaded.session = None
 
 
 def session_options() -> Any:
     """Return the options every session is made with.
 
     No spinning: it costs several times the CPU in paced use and gains nothing measurable. No arena on the CPU: it keeps
-    the memory of the largest shapes ever seen. One core is left to the rest of the program.
+    the memory of the largest shapes ever seen. One core is left to the rest of the program. No log: what ONNX Runtime
+    prints there it also raises.
     """
-    import onnxruntime as ort
-
+    ort = onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = max(1, (os.cpu_count() or 2) - 1)
     options.inter_op_num_threads = 1
@@ -182,58 +214,15 @@ def session_options() -> Any:
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.enable_cpu_mem_arena = False
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     return options
 
 
-def _new_session(path: Path, choice: ProviderChoice) -> Any:
-    import onnxruntime as ort
-
-    ort.set_default_logger_severity(4)
-    try:
-        return ort.InferenceSession(
-            str(path), sess_options=session_options(), providers=list(choice.providers), enable_fallback=0
-        )
-    except Exception as error:
-        raise load_error(path, error) from error
-
-
-_LOAD_ERRORS = (
-    ("external data", "external_data_broken", "copy its weights file beside it, whole"),
-    ("No Op registered", "unknown_op", "update onnxruntime, or export with a lower opset"),
-    ("is not a registered function/op", "unknown_op", "update onnxruntime, or export with a lower opset"),
-    ("Could not find an implementation", "unknown_op", "choose another device, or convert the model to float32"),
-    ("opset", "unknown_opset", "update onnxruntime, or export with a lower opset"),
-    ("IR version", "unknown_opset", "update onnxruntime, or export with a lower IR version"),
-)
-
-
-def load_error(path: Path, error: Exception) -> Exception:
-    """Return the error that a user sees for a failed load."""
-    text = " ".join(str(error).split())
-    if is_out_of_memory(error):
-        return MemoryError(f"loading {path.name} needs more memory than there is")
-    code, fix = "model_broken", "copy it again or export it again"
-    for mark, found_code, found_fix in _LOAD_ERRORS:
-        if mark.lower() in text.lower():
-            code, fix = found_code, found_fix
-            break
-    found = f"{path.name}, which ONNX Runtime cannot load ({shorten(text)})"
-    return InputError("model", found=found, accepted="a model that it can", fix=fix, code=code)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error of onnxruntime says that memory ran out."""
-    marks = ("bad_alloc", "Failed to allocate", "out of memory", "Available memory of")
-    return isinstance(error, MemoryError) or any(mark.lower() in str(error).lower() for mark in marks)
-
-
-def shorten(text: str, limit: int = 160) -> str:
-    """Return ONNX Runtime's words without its source paths and status prefix, short enough for a sentence."""
-    text = text.split(" : ", 2)[-1] if text.startswith("[ONNXRuntimeError]") else text
-    words = [word for word in text.split() if not word.startswith(("/", "onnxruntime::", "(/"))]
-    text = " ".join(words)
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+def new_session(path: Path, choice: ProviderChoice) -> Any:
+    """Return an onnxruntime.InferenceSession. Raises whatever ONNX Runtime does."""
+    return onnxruntime().InferenceSession(
+        str(path), sess_options=session_options(), providers=list(choice.providers), enable_fallback=0
+    )
 
 
 def give_memory_back() -> None:

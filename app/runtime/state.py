@@ -1,92 +1,98 @@
-"""State that a component carries from its outputs to its inputs: key-value caches, recurrent state."""
+"""State pairs: which outputs of a component go into which of its inputs on the next step."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from app.graph.errors import InputError
-from app.graph.node import Array
 from app.runtime.model_file import ModelSignature, TensorPort
 from app.runtime.tensors import numpy_dtype
 
-_PREFIX = re.compile(r"^(past_key_values|present_key_values|past|present)[._]")
+_PAST = re.compile(r"past_key_values|past")
+_PRESENT = re.compile(r"present_key_values|present")
+_AFTER = ("n", "_n", "N", "_out", "_next", ".next", "Out", "_new")
+_BEFORE = ("next", "new", "present")
+
+_ACCEPTED = 'a list of {"input", "output", "init": "empty" or "zeros"} naming ports of the model'
+
+
+@dataclass(frozen=True, slots=True)
+class StatePair:
+    """An output that feeds an input on the next step.
+
+    index: position of the output among the model's. init: `empty` or `zeros`, what there is before the first step.
+    """
+
+    input: TensorPort
+    output: TensorPort
+    index: int
+    init: str
 
 
 def propose_state_pairs(signature: ModelSignature) -> list[dict[str, str]]:
     """Return the state pairs that the port names suggest, for a person to confirm; never used while running.
 
     `past...` pairs with the `present...` of the same ending; an input NAME pairs with an output NAMEn, NAME_out,
-    NAME_next, NAME_new, next_NAME or new_NAME of the same dtype and rank.
+    NAME_next, NAME_new, next_NAME, new_NAME or present_NAME, always of the same dtype and rank. A state grows when it
+    has free dimensions besides the first.
     """
     outputs = {port.name: port for port in signature.outputs}
-    presents = {_PREFIX.sub("", name): name for name in outputs if name.startswith("present")}
+    presents = {_PRESENT.sub("*", name.lower(), count=1): name for name in outputs if "present" in name.lower()}
     pairs = []
     for port in signature.inputs:
-        partner = None
-        if port.name.startswith("past"):
-            partner = presents.get(_PREFIX.sub("", port.name))
+        if "past" in port.name.lower():
+            partner = presents.get(_PAST.sub("*", port.name.lower(), count=1))
         else:
-            names = (f"{port.name}{mark}" for mark in ("n", "_n", "N", "_out", "_next", ".next", "Out", "_new"))
-            before = (f"{mark}_{port.name}" for mark in ("next", "new", "present"))
+            names = (f"{port.name}{mark}" for mark in _AFTER)
+            before = (f"{mark}_{port.name}" for mark in _BEFORE)
             partner = next((name for name in (*names, *before) if name in outputs), None)
-        if partner is not None and _alike(port, outputs[partner]):
+        if partner is not None and _why_unlike(port, outputs[partner]) is None:
             init = "empty" if any(not isinstance(dim, int) for dim in (port.shape or ())[1:]) else "zeros"
             pairs.append({"input": port.name, "output": partner, "init": init})
     return pairs
 
 
-def _alike(port: TensorPort, other: TensorPort) -> bool:
-    ranks = (port.shape is None, other.shape is None)
-    return port.dtype == other.dtype and (any(ranks) or len(port.shape or ()) == len(other.shape or ()))
-
-
-def checked_pairs(state: Any, signature: ModelSignature) -> list[tuple[str, str, str]]:
-    """Return the declared pairs as (input, output, init). Raises InputError for input `state`."""
-    accepted = 'a list of {"input", "output", "init": "empty" or "zeros"} naming ports of the model'
+def checked_pairs(state: Any, signature: ModelSignature) -> tuple[StatePair, ...]:
+    """Return the declared pairs. Raises InputError for input `state`."""
     if not isinstance(state, list):
-        raise InputError("state", found=repr(state), accepted=accepted, fix="write it so")
-    inputs = {port.name for port in signature.inputs}
-    outputs = {port.name for port in signature.outputs}
-    pairs: list[tuple[str, str, str]] = []
+        raise InputError("state", found=repr(state), accepted=_ACCEPTED, fix="write it so")
+    inputs = {port.name: port for port in signature.inputs}
+    outputs = {port.name: (port, index) for index, port in enumerate(signature.outputs)}
+    pairs: list[StatePair] = []
     for entry in state:
         if not isinstance(entry, dict):
-            raise InputError("state", found=repr(entry), accepted=accepted, fix="write it so")
-        name, output, init = entry.get("input"), entry.get("output"), entry.get("init", "empty")
-        for what, known in ((name, inputs), (output, outputs)):
-            if what not in known:
-                fix = f"use one of {', '.join(sorted(known))}"
-                raise InputError("state", found=repr(what), accepted="a port of the model", fix=fix)
+            raise InputError("state", found=repr(entry), accepted=_ACCEPTED, fix="write it so")
+        name = _known(entry.get("input"), inputs, "an input")
+        output = _known(entry.get("output"), outputs, "an output")
+        init = entry.get("init", "empty")
         if init not in ("empty", "zeros"):
             raise InputError("state", found=f"init {init!r}", accepted="empty or zeros", fix="use one of them")
-        if any(name == pair[0] or output == pair[1] for pair in pairs):
-            fix = "declare each port once"
-            raise InputError("state", found=f"{name} and {output} again", accepted="distinct ports", fix=fix)
-        pairs.append((str(name), str(output), init))
-    return pairs
+        pair = StatePair(inputs[name], *outputs[output], init)
+        reason = _why_unlike(pair.input, pair.output)
+        if reason is not None:
+            found = f"{output}, {pair.output}, for {name}, {pair.input}"
+            raise InputError("state", found=found, accepted=reason, fix="pair ports that belong together")
+        if any(name == other.input.name or output == other.output.name for other in pairs):
+            found = f"{name} and {output} again"
+            raise InputError("state", found=found, accepted="distinct ports", fix="declare each port once")
+        pairs.append(pair)
+    return tuple(pairs)
 
 
-def first_state(port: TensorPort, init: str, sizes: Mapping[str, int]) -> Array:
-    """Return the state before the first step: zeros; for `empty`, growing dimensions have length 0.
+def _known(name: Any, known: Mapping[str, Any], what: str) -> str:
+    if not isinstance(name, str) or name not in known:
+        fix = f"use one of {', '.join(sorted(known))}"
+        raise InputError("state", found=repr(name), accepted=f"{what} of the model", fix=fix)
+    return name
 
-    A symbolic dimension takes the size that another input of the call binds; else axis 0 is 1 and, for `empty`, the
-    others are 0. Raises InputError when a dimension of a `zeros` state is not known.
-    """
-    shape = []
-    for axis, dim in enumerate(port.shape or ()):
-        if isinstance(dim, int):
-            shape.append(dim)
-        elif isinstance(dim, str) and dim in sizes and (axis == 0 or init == "zeros"):
-            shape.append(sizes[dim])
-        elif axis == 0:
-            shape.append(1)
-        elif init == "empty":
-            shape.append(0)
-        else:
-            found = f"axis {axis} of {port.name} ({dim or 'unnamed'}) without a size"
-            fix = "set init to empty if it grows, or wire an input that has this dimension"
-            raise InputError("state", found=found, accepted="known dimensions for zeros", fix=fix)
-    return np.zeros(shape, numpy_dtype(port.dtype) or np.float32)
+
+def _why_unlike(past: TensorPort, present: TensorPort) -> str | None:
+    """Return None when `present` can be the next `past`, else what must hold."""
+    if past.dtype != present.dtype or numpy_dtype(past.dtype) is None:
+        return "two tensors of the same dtype"
+    if past.shape is None or present.shape is None:
+        return None
+    return None if len(past.shape) == len(present.shape) else "two tensors of the same rank"
