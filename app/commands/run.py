@@ -26,6 +26,7 @@ from app.engine.events import Event, Output, Preview
 from app.engine.run import Run, RunRecord
 from app.graph.errors import WorkflowError
 from app.png import write_png
+from app.runtime.providers import DEVICES
 
 CANCELLED = 130
 """Exit code of a command stopped by ctrl-C, as shells have it."""
@@ -35,6 +36,7 @@ def main(options: argparse.Namespace) -> int:
     """Run the workflow; returns 0, 1 with one error a line on stderr, or 130 when stopped by ctrl-C."""
     start_log()
     try:
+        check_device(options.device)
         path = workflow_path(options.workflow)
         folders = folders_of(options, path)
         registry = registry_of(options, folders)
@@ -58,7 +60,15 @@ def main(options: argparse.Namespace) -> int:
     if record.status == "failed":
         return print_problems(record.problems)
     _report(record, previews.outputs, as_json=options.json)
+    _report_devices(engine)
     return 0
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that nobody knows. Raises WorkflowError."""
+    if device not in DEVICES:
+        message = f"found --device {device!r}, accepted one of {', '.join(DEVICES)}; choose one of them"
+        raise WorkflowError.of(message, "not_in_choices")
 
 
 class PreviewFiles:
@@ -126,6 +136,14 @@ def _output_entry(output: Output) -> dict[str, Any]:
     entry = {"node": output.node, "type": output.type, "path": output.path}
     extras = {"value": output.value, "step": output.step}
     return entry | {key: value for key, value in extras.items() if value is not None}
+
+
+def _report_devices(engine: Engine) -> None:
+    """Say on stderr which models did not run on the device asked for, and why."""
+    for session in engine.sessions.report():
+        if session["fell_back"]:
+            reasons = "; ".join(f"{device}: {reason}" for device, reason in session["why_not"].items())
+            print(f"{session['path']} ran on {session['providers'][0]} ({reasons})", file=sys.stderr)
 
 
 def _shown(value: Any) -> str:

@@ -133,7 +133,7 @@ class SessionPool:
     def report(self) -> list[dict[str, Any]]:
         """Return what is loaded, least recently used first, with the device asked for and the providers really used.
 
-        `why_not` says by device why a better one is not used.
+        `fell_back`: another device than the one asked for is used. `why_not` says by device why.
         """
         with self._lock:
             return [
@@ -143,6 +143,7 @@ class SessionPool:
                     "users": loaded.users,
                     "device": loaded.choice.device,
                     "providers": list(loaded.providers_used),
+                    "fell_back": loaded.choice.fell_back,
                     "why_not": dict(loaded.choice.why_not),
                 }
                 for loaded in self._loaded.values()

@@ -111,6 +111,7 @@ def test_a_file_that_is_no_workflow_is_refused(text: str, part: str, tmp_path: P
         (["run", "none.json"], "no such file"),
         (["run", "text-to-imge"], "did you mean text-to-image or"),
         (["run", "text-to-image", "--models", "/no/folder"], "found no folder"),
+        (["run", "text-to-image", "--device", "toaster"], "accepted one of auto, cpu, cuda"),
         (["run", "text-to-image", "--set", "nonsense"], "NODE.INPUT=VALUE"),
         (["run", "text-to-image", "--set", "Denois.cfg=3"], "did you mean Denoise?"),
         (["run", "text-to-image", "--set", "Denoise.cgf=3"], "did you mean cfg?"),

@@ -133,3 +133,10 @@ def test_a_set_may_name_a_node_by_id(tmp_path: Path) -> None:
     by_title = run("text-to-image", tmp_path / "a", "Prompt.text=owl")
     by_id = run("text-to-image", tmp_path / "b", "1.text=owl")
     assert np.array_equal(pixels(by_title), pixels(by_id))
+
+
+def test_a_device_that_does_not_work_falls_back_and_says_so(tmp_path: Path) -> None:
+    """This build of ONNX Runtime has no DirectML on Linux."""
+    result = ortloom("run", "text-to-image", "--out", tmp_path, "--device", "directml", "--set", "Denoise.steps=2")
+    assert result.code == 0
+    assert "unet/model.onnx ran on CPUExecutionProvider (directml: " in result.err
