@@ -94,7 +94,8 @@ def _resolve_type(node: Node, registry: Registry, problems: list[Problem]) -> _D
         problems.append(Problem(message, "unknown_node_type", node.id, node.title))
         return None
     try:
-        literals = {name: literal_of(value) for name, value in node.inputs.items() if link_of(value) is None}
+        written = {name: literal_of(value) for name, value in node.inputs.items() if link_of(value) is None}
+        literals = {name: value for name, value in written.items() if value is not None}
         return _Draft(node, node_type, node_type.ports_for(_defaults(node_type.ports) | literals))
     except InputError as error:
         problems.append(error.at(node.id, _title(node, node_type)))
@@ -129,7 +130,9 @@ def _resolve_inputs(
         link = link_of(value)
         if link is None:
             literal = literal_of(value)
-            wrong = None if literal is None and not port.required else why_not_literal(literal, port)
+            if literal is None and not port.required:  # null means: not set
+                continue
+            wrong = why_not_literal(literal, port)
             if wrong is None:
                 literals[name] = literal
             else:
@@ -196,7 +199,7 @@ def why_not_literal(value: Any, port: InputPort) -> tuple[str, str] | None:
         "BOOLEAN": isinstance(value, bool),
         "STRING": isinstance(value, str),
         "LIST": isinstance(value, list),
-        "TENSOR": _is_numeric(value),
+        "TENSOR": _shape_of(value) is not None,
     }.get(kind, False)
     if not fits:
         accepted = (
@@ -214,7 +217,7 @@ _ACCEPTED = {
     "BOOLEAN": "true or false",
     "STRING": "a text",
     "LIST": "a list",
-    "TENSOR": "a wire, a number or a list of numbers",
+    "TENSOR": "a wire, a number or evenly nested lists of numbers",
 }
 _FIX = {"BOOLEAN": "set true or false", "STRING": "write it in quotes", "LIST": "write it in brackets"}
 
@@ -243,10 +246,14 @@ def _bound(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:g}"
 
 
-def _is_numeric(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_numeric, value))
-    return isinstance(value, int | float | bool)
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of a number or of evenly nested lists of numbers, or None for anything else."""
+    if not isinstance(value, list):
+        return () if isinstance(value, int | float | bool) else None
+    shapes = {_shape_of(item) for item in value}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(value), *(shapes.pop() or () if shapes else ()))
 
 
 def _shown(value: Any) -> str:

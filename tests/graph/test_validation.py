@@ -103,6 +103,7 @@ def test_defaults_are_filled_in_and_links_resolved() -> None:
         ({"_private": 1}, "", "", ""),
         ({"whole": 13}, "whole", "invalid_input", "another number"),
         ({"real": 1}, "", "", ""),
+        ({"real": None, "text": None, "choice": None}, "", "", ""),
     ],
 )
 def test_literals_are_judged_by_type_range_and_choices(
@@ -251,3 +252,20 @@ def test_sockets_know_int_and_tensor() -> None:
     """INT and TENSOR are the types that the nodes above were given by their annotations."""
     assert widgets.node_type.ports.outputs[0].type == INT
     assert halve.node_type.ports.inputs[0].type == TENSOR
+
+
+@pytest.mark.parametrize("value", [[[1, 2], [3]], [1, [2]], ["1"], {"a": 1}, None, [[], [1]]])
+def test_a_tensor_literal_is_a_number_or_evenly_nested_numbers(value: Any) -> None:
+    ((_, input_name, _, _),) = problems_of(h=("Halve", {"tensor": value}), s=("Show", {"value": ["h", "tensor"]}))
+    assert input_name == "tensor"
+    for fits in (1, True, [1.5, 2], [[1], [2]], [], [[], []]):
+        assert problems_of(h=("Halve", {"tensor": fits}), s=("Show", {"value": ["h", "tensor"]})) == []
+
+
+def test_null_stands_for_the_default() -> None:
+    nodes = {
+        "w": {"class_type": "Widgets", "inputs": {"whole": None}},
+        "s": {"class_type": "Show", "inputs": {"value": ["w", 0]}},
+    }
+    graph, problems = validate(Workflow.parse({"nodes": nodes}), REGISTRY)
+    assert (problems, graph["w"].literals["whole"]) == ([], 5)
