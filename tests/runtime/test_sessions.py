@@ -173,6 +173,7 @@ def test_the_report_says_what_was_asked_for_and_what_is_used(tmp_path: Path) -> 
         "users": 1,
         "device": "directml",
         "providers": [CPU],
+        "fell_back": True,
         "why_not": {"directml": "this build of onnxruntime has no DmlExecutionProvider"},
     }
 
