@@ -114,6 +114,8 @@ class LoopRunner:
             results = instance.run_loop(self, inputs)
         except (WorkflowError, RunCancelled):
             raise
+        except KeyboardInterrupt as error:
+            raise RunCancelled from error
         except (Exception, SystemExit) as error:
             raise WorkflowError([header.problem(error, inputs)]) from error
         finally:

@@ -140,7 +140,7 @@ class Run:
         """Decide, under the lock, how to go on after an attempt: end the run, or start again for an override."""
         with self._lock:
             missed = attempt.missed_steering()
-            if self._is_cancelled:
+            if self._is_cancelled or not (finished or self._restart_from):
                 self.record.status = "cancelled"
             elif finished and self._restart_from is None and missed is None:
                 self.record.status = "done"

@@ -35,6 +35,7 @@ class NodeRunner:
         "_lane_rules",
         "_links",
         "_make_context",
+        "_output_count",
         "base",
         "cancel",
         "context",
@@ -64,8 +65,10 @@ class NodeRunner:
         self.instance: NodeInstance | None = None
         self.context: NodeContext | None = None
         self._make_context = make_context
+        self._output_count = len(node.ports.outputs)
+        # A component makes what its model's port takes of a number; all others get a plain tensor.
         takes_arrays = set()
-        if node.type.ports_of is None:
+        if node.type.ports_of is None or node.type.is_loop:
             takes_arrays = {port.name for port in node.ports.inputs if port.type.kind == "TENSOR"}
         self._lane_rules = {port.name: port.pair for port in node.ports.inputs}
         self.slots = {name: base_by_node[source.node] + source.output for name, source in node.links.items()}
@@ -87,6 +90,8 @@ class NodeRunner:
             outputs = self._run_lanes(instance, inputs) if is_paired else instance.run(inputs, 0)
         except (WorkflowError, RunCancelled):
             raise
+        except KeyboardInterrupt as error:
+            raise RunCancelled from error
         except (Exception, SystemExit) as error:
             raise WorkflowError([self.problem(error, inputs)]) from error
         finally:
@@ -121,10 +126,17 @@ class NodeRunner:
         return self.instance
 
     def fill(self, outputs: Sequence[Any]) -> None:
-        """Put the outputs into the node's slots."""
+        """Put the outputs into the node's slots. Raises WorkflowError when they are not as many as declared."""
         base = self.base
+        if len(outputs) != self._output_count:
+            raise WorkflowError([self._miscounted(len(outputs))])
         for offset, value in enumerate(outputs):
             self.values[base + offset] = value
+
+    def _miscounted(self, count: int) -> Problem:
+        node = self.node
+        message = f"gave {count} outputs, declared {self._output_count}; mend the node type {node.type.name}"
+        return Problem(message, "node_failed", node.id, node.title)
 
     def current(self, name: str) -> Any:
         """Return the value that an input has now."""

@@ -228,9 +228,11 @@ def node(
                 inputs.append(input_port(parameter.name, annotation, parameter.default))
         type_name = name or "".join(part.capitalize() for part in function.__name__.split("_"))
         wants_context = "context" in inspect.signature(function).parameters
+        outputs = output_ports(returns)
+        gives_any = len(outputs) == 1 and outputs[0].type == socket.ANY
 
         def prepare(context: Any, literals: Mapping[str, Any]) -> NodeInstance:
-            return FunctionInstance(function, context if wants_context else None, spread)
+            return FunctionInstance(function, context if wants_context else None, spread, gives_any)
 
         function.node_type = NodeType(  # type: ignore[attr-defined]
             name=type_name,
@@ -238,7 +240,7 @@ def node(
             category=category,
             help=inspect.getdoc(function) or "",
             version=version,
-            ports=Ports(tuple(inputs), output_ports(returns)),
+            ports=Ports(tuple(inputs), outputs),
             prepare=prepare,
             output_node=output_node,
             fingerprint=fingerprint,
@@ -253,11 +255,12 @@ def node(
 
 @dataclass(slots=True)
 class FunctionInstance:
-    """A function node during one run: it has no state."""
+    """A function node during one run: it has no state. gives_any: its only output may be None as well."""
 
     function: Callable[..., Any]
     context: Any = None
     spread: Mapping[str, tuple[type, tuple[str, ...]]] = field(default_factory=dict)
+    gives_any: bool = False
 
     def run(self, inputs: dict[str, Any], lane: int) -> Sequence[Any]:
         """Call the function; a plain result becomes the only output."""
@@ -268,7 +271,7 @@ class FunctionInstance:
         result = self.function(**inputs) if self.context is None else self.function(context=self.context, **inputs)
         if isinstance(result, tuple):
             return result
-        return () if result is None else (result,)
+        return () if result is None and not self.gives_any else (result,)
 
     def reset(self) -> None:
         """Do nothing: a function carries no state."""

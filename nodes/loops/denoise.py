@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,6 +122,9 @@ def check(literals: Mapping[str, Any]) -> None:
     """Refuse step counts that cannot be run, as far as they are literal. Raises InputError."""
     steps, start = literals.get("steps"), literals.get("start_step")
     timesteps, zero = literals.get("timesteps"), bool(literals.get("allow_zero_steps", False))
+    if isinstance(timesteps, list) and not all(_is_number(timestep) for timestep in timesteps):
+        fix = "write e.g. [999, 666, 333]"
+        raise InputError("timesteps", found=repr(timesteps)[:60], accepted="a list of finite numbers", fix=fix)
     if isinstance(timesteps, list) and isinstance(steps, int) and len(timesteps) != steps:
         raise InputError(
             "steps",
@@ -136,6 +140,10 @@ def check(literals: Mapping[str, Any]) -> None:
         fix = "lower it, or raise steps"
         accepted = f"0 to {steps if zero else steps - 1} (below steps)"
         raise InputError("start_step", found=start, accepted=accepted, fix=fix, code="out_of_range")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class DenoiseLoop(LoopBase):

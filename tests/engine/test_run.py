@@ -355,3 +355,45 @@ def test_a_run_that_has_ended_takes_no_override(tmp_path: Path) -> None:
     run.execute()
     with pytest.raises(WorkflowError, match="has ended"):
         run.override({("add", "amount"): 1.0})
+
+
+@pytest.mark.parametrize(("result", "count"), [((1, 2, 3), 3), (None, 0)])
+def test_a_node_that_gives_another_number_of_outputs_is_named(tmp_path: Path, result: Any, count: int) -> None:
+    @node(category="test")
+    def miscount(value: Annotated[Any, Help("ignored")]) -> Annotated[int, Out("value")]:
+        """Give what it did not declare."""
+        return result
+
+    document = workflow(
+        a=("Miscount", {"value": 1}),
+        b=("CountCalls", {"value": "->a.value"}),
+        out=("Collect", {"value": "->b.value"}),
+    )
+    (problem,) = engine(tmp_path, miscount).run(document).problems
+    assert problem.node == "a"
+    assert f"gave {count} outputs, declared 1" in problem.message
+
+
+def test_a_keyboard_interrupt_in_a_node_cancels_the_run(tmp_path: Path) -> None:
+    @node(category="test")
+    def interrupt(value: Annotated[Any, Help("ignored")]) -> Annotated[Any, Out("value")]:
+        """Raise what ctrl-C raises."""
+        raise KeyboardInterrupt
+
+    document = workflow(a=("Interrupt", {"value": 1}), out=("Collect", {"value": "->a.value"}))
+    assert engine(tmp_path, interrupt).run(document).status == "cancelled"
+
+
+def test_a_loop_takes_lists_of_numbers_as_tensors(tmp_path: Path) -> None:
+    document = workflow(
+        loop=("DenoiseLoop", {"latent": [[1.0, 2.0]], "prediction": "->add.value", "steps": 2}),
+        add=("SteeredAdd", {"value": "->loop.sample", "amount": 1.0}),
+        out=("Collect", {"value": "->loop.latent"}),
+    )
+    assert values(engine(tmp_path).run(document))[0].tolist() == [[3.0, 4.0]]
+
+
+@pytest.mark.parametrize("timesteps", [["a", "b", "c"], [1.0, None, 2.0], [True, 1.0, 2.0], [float("nan"), 1.0, 2.0]])
+def test_timesteps_that_are_no_numbers_are_refused(tmp_path: Path, timesteps: list[Any]) -> None:
+    with pytest.raises(WorkflowError, match="input timesteps"):
+        engine(tmp_path).run(counting_loop(steps=3, timesteps=timesteps))
