@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
@@ -186,7 +186,7 @@ def test_a_guidance_scale_made_from_the_prediction_itself_comes_too_late_to_save
 
 @pytest.mark.parametrize("kind", ["chain", "fan", "loops"])
 def test_planning_time_grows_linearly(kind: str) -> None:
-    """Ten times the nodes may take at most twenty times as long: quadratic work would take a hundred times."""
+    """Ten times the nodes may take at most forty times the CPU time: quadratic work would take a hundred times."""
 
     def links(count: int) -> dict[str, str]:
         if kind == "chain":
@@ -199,10 +199,10 @@ def test_planning_time_grows_linearly(kind: str) -> None:
     def seconds(count: int) -> float:
         text = graph(**links(count))
         best = float("inf")
-        for _ in range(3):
-            started = perf_counter()
+        for _ in range(5):
+            started = process_time()
             plan(text)
-            best = min(best, perf_counter() - started)
+            best = min(best, process_time() - started)
         return best
 
-    assert seconds(5000) < 20 * seconds(500)
+    assert seconds(5000) < 40 * seconds(500)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import perf_counter
+from time import process_time
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -230,7 +230,7 @@ def test_numbers_may_feed_tensors_and_whole_numbers_real_ones() -> None:
 
 
 def test_time_grows_linearly_with_nodes() -> None:
-    """Ten times the nodes may take at most twenty times as long: quadratic work would take a hundred times."""
+    """Ten times the nodes may take at most forty times the CPU time: quadratic work would take a hundred times."""
 
     def seconds(count: int) -> float:
         nodes: dict[str, Any] = {"n0": {"class_type": "Halve", "inputs": {"tensor": 1.0}}}
@@ -239,13 +239,13 @@ def test_time_grows_linearly_with_nodes() -> None:
         nodes["s"] = {"class_type": "Show", "inputs": {"value": [f"n{count - 1}", "tensor"]}}
         workflow = Workflow.parse({"nodes": nodes})
         best = float("inf")
-        for _ in range(3):
-            started = perf_counter()
+        for _ in range(5):
+            started = process_time()
             assert validate(workflow, REGISTRY)[1] == []
-            best = min(best, perf_counter() - started)
+            best = min(best, process_time() - started)
         return best
 
-    assert seconds(5000) < 20 * seconds(500)
+    assert seconds(5000) < 40 * seconds(500)
 
 
 def test_sockets_know_int_and_tensor() -> None:
