@@ -52,29 +52,43 @@ def test_a_picture_makes_itself_again(template: str, tmp_path: Path) -> None:
     assert np.array_equal(pixels(run(picture, tmp_path / "b")), pixels(picture))
 
 
-@pytest.mark.parametrize(
-    ("template", "change"),
-    [
-        ("text-to-image", "Prompt.text=a red apple"),
-        ("text-to-image", "Denoise.seed=8"),
-        ("text-to-image", "Denoise.steps=5"),
-        ("text-to-image", "Denoise.cfg=1"),
-        ("image-to-image", "Denoise.start_step=14"),
-        ("image-to-image", "Denoise.start_step=0"),
-        ("inpainting", "Prompt.text=pizza"),
-        ("inpainting", "Right half.x=0.25"),
-        ("cfg-by-step", "cfg from 1 to 5.expression=1"),
-        ("two-prompts", "Second prompt.text=owl"),
-        ("preview-every-step", "Denoise.steps=3"),
-        ("masked-diffusion", "Denoise.seed=5"),
-    ],
-)
-def test_each_knob_changes_the_result_and_the_picture_remembers_it(template: str, change: str, tmp_path: Path) -> None:
-    plain, turned = run(template, tmp_path / "a"), run(template, tmp_path / "b", change)
-    assert plain.read_bytes() != turned.read_bytes()
+LOOPS = {
+    "text-to-image": ("Denoise", "Prompt", "Denoise.seed"),
+    "image-to-image": ("Denoise", "Prompt", "Denoise.seed"),
+    "inpainting": ("Denoise", "Prompt", "Denoise.seed"),
+    "cfg-by-step": ("Denoise with cfg 3", "Prompt", "Denoise with cfg 3.seed"),
+    "two-prompts": ("Denoise second", "Second prompt", "Seed.value"),
+    "preview-every-step": ("Denoise", "Prompt", "Denoise.seed"),
+}
+"""The loop, the prompt and the seed of each template that draws."""
+
+
+def knobs() -> list[tuple[str, str]]:
+    """Return (template, change) for prompt, seed, steps, cfg and start_step of every template, and its own knobs."""
+    found = [("inpainting", "Right half.x=0.25"), ("cfg-by-step", "cfg from 1 to 5.expression=1")]
+    found += [("masked-diffusion", f"{change}") for change in ("Denoise.seed=5", "Scheduler.temperature=0")]
+    found.append(("masked-diffusion", "Prompt.text=at night , the"))
+    for template, (loop, prompt, seed) in LOOPS.items():
+        changes = (f"{prompt}.text=owl", f"{seed}=1234", f"{loop}.steps=9", f"{loop}.cfg=1", f"{loop}.start_step=6")
+        found += [(template, change) for change in changes]
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The output of every template as it is."""
+    return {template: run(template, tmp_path_factory.mktemp("plain")) for template in TEMPLATES}
+
+
+@pytest.mark.parametrize(("template", "change"), knobs())
+def test_each_knob_changes_the_result_and_the_picture_remembers_it(
+    template: str, change: str, plain: dict[str, Path], tmp_path: Path
+) -> None:
+    turned = run(template, tmp_path / "a", change)
+    assert turned.read_bytes() != plain[template].read_bytes()
     if template in PICTURES:
-        assert not np.array_equal(pixels(plain), pixels(turned))
-        assert np.array_equal(pixels(run(turned, tmp_path / "c")), pixels(turned))
+        assert not np.array_equal(pixels(turned), pixels(plain[template]))
+        assert np.array_equal(pixels(run(turned, tmp_path / "b")), pixels(turned))
 
 
 def test_a_torch_seed_gives_another_picture_than_a_philox_seed(tmp_path: Path) -> None:
