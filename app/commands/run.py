@@ -24,7 +24,7 @@ from app.commands.setup import (
 from app.engine.engine import Engine
 from app.engine.events import Event, Output, Preview
 from app.engine.run import Run, RunRecord
-from app.graph.errors import WorkflowError
+from app.graph.errors import InputError, WorkflowError
 from app.png import write_png
 from app.runtime.providers import DEVICES
 
@@ -79,12 +79,17 @@ class PreviewFiles:
         self.outputs: list[Output] = []
 
     def __call__(self, event: Event) -> None:
-        """Take one event of the run."""
+        """Take one event of the run. Raises InputError when a preview cannot be written."""
         if not isinstance(event, Preview):
             return
         name = f"{event.node}.png" if event.step is None else f"{event.node}_step{event.step + 1:04d}.png"
         path = self._folder / name
-        write_png(path, event.image, None)
+        try:
+            write_png(path, event.image, None)
+        except OSError as error:
+            found = f"{path}, which cannot be written ({error.strerror})"
+            fix = "choose another folder with --out"
+            raise InputError("image", found=found, accepted="a place to write files", fix=fix) from error
         self.outputs.append(Output(event.node, "preview", str(path), step=event.step))
 
 

@@ -312,6 +312,12 @@ def test_a_picture_that_cannot_be_read_is_refused(
         assert part in error, error
 
 
+@pytest.mark.parametrize("template", ["preview-every-step", "text-to-image", "masked-diffusion"])
+def test_an_output_folder_that_cannot_be_is_refused(template: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be written" in refused("run", template, "--out", tmp_path / "file" / "out")
+
+
 def test_a_picture_without_a_workflow_cannot_be_run(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "plain.png")
     assert "workflow" in refused("run", tmp_path / "plain.png")
