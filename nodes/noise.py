@@ -19,10 +19,11 @@ class NoiseSource:
     """A seeded sequence of random numbers; every call goes on where the last one stopped.
 
     kind: `philox` is numpy's counter-based generator; `torch` gives the numbers of PyTorch's CPU generator.
-    seed: 0 to 2^64 - 1.
+    seed: any 64-bit number; a negative one counts as its unsigned twin, as in PyTorch.
     """
 
     def __init__(self, kind: NoiseKind, seed: int) -> None:
+        seed %= 2**64
         self.kind, self.seed = kind, seed
         self._torch = TorchRandom(seed) if kind == "torch" else None
         self._philox = np.random.Generator(np.random.Philox(seed))

@@ -12,7 +12,7 @@ import numpy as np
 from app.graph.errors import InputError
 from app.graph.node import Array, Help, Range
 from nodes.schedulers.levels import Levels
-from nodes.schedulers.prediction import Prediction
+from nodes.schedulers.prediction import Prediction, fitting
 from nodes.schedulers.sampler import DenoiseCall, Sampling, SamplingJob, scheduler, start_latent
 from nodes.schedulers.schedule import OFFSET_RANGE, SPACING_HELP, TimestepSpacing, Training, spaced_timesteps
 from nodes.schedulers.threshold import Threshold
@@ -49,7 +49,7 @@ class DDIMSchedule(Training):
 
     def _timesteps(self, steps: int, timesteps: Sequence[float] | None) -> Array:
         if timesteps is not None:
-            return np.array(timesteps, float)
+            return self.given_timesteps(timesteps)
         self.check_steps(steps)
         return np.round(spaced_timesteps(steps, self.num_train_timesteps, self.timestep_spacing, self.steps_offset))
 
@@ -85,7 +85,7 @@ def ddim(
         if alpha == 0 and schedule.prediction_type == "epsilon":
             fix = "use a model trained for v_prediction, or turn rescale_betas_zero_snr off"
             raise InputError("prediction_type", found="epsilon at a level without signal", accepted="others", fix=fix)
-        raw = yield DenoiseCall(x, levels.timesteps[step], step, s / alpha if alpha else math.inf)
+        raw = fitting((yield DenoiseCall(x, levels.timesteps[step], step, s / alpha if alpha else math.inf)), x)
         prediction = Prediction(schedule.prediction_type, x, raw, alpha, s)
         denoised, epsilon = threshold(prediction.denoised), prediction.epsilon
         if clip_sample and not threshold.thresholding:

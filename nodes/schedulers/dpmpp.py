@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,9 +13,9 @@ from app.graph.errors import InputError
 from app.graph.node import Array, Help, Range
 from nodes.schedulers.levels import Levels
 from nodes.schedulers.multistep import MultistepWeights, step_weights
-from nodes.schedulers.prediction import Prediction
+from nodes.schedulers.prediction import Prediction, fitting
 from nodes.schedulers.sampler import DenoiseCall, Sampling, SamplingJob, scheduler, start_latent
-from nodes.schedulers.schedule import FINAL_HELP, OFFSET_RANGE, SPACING_HELP, TimestepSpacing, Training, spaced_sigmas
+from nodes.schedulers.schedule import FINAL_HELP, OFFSET_RANGE, SPACING_HELP, Betas, TimestepSpacing, spaced_sigmas
 from nodes.schedulers.threshold import Threshold
 
 FEW_STEPS = 15
@@ -22,15 +23,22 @@ FEW_STEPS = 15
 
 
 @dataclass(frozen=True, slots=True)
-class DPMSchedule(Training):
+class DPMSchedule(Betas):
     """The noise levels of a run: at whole timesteps, or spread by a rule of their own."""
 
+    prediction_type: Annotated[
+        Literal["epsilon", "v_prediction", "sample", "flow"],
+        Help("What the denoiser predicts: noise, v, the clean latent, or flow (noise less the clean latent)"),
+    ] = "epsilon"
     timestep_spacing: Annotated[TimestepSpacing, SPACING_HELP] = "linspace"
     steps_offset: Annotated[int, OFFSET_RANGE] = 0
     sigma_spacing: Annotated[
-        Literal["default", "karras", "exponential", "beta", "lu"],
-        Help("default takes the noise levels at the timesteps; the others spread the levels themselves"),
+        Literal["default", "karras", "exponential", "beta", "lu", "flow"],
+        Help("default takes the noise levels at the timesteps; the others spread the levels themselves; flow: a line"),
     ] = "default"
+    flow_shift: Annotated[float, Range(0.01, 100, 0.1, help="Above 1 flow spends more of its steps on much noise")] = (
+        1.0
+    )
     final_sigmas_type: Annotated[Literal["zero", "sigma_min"], FINAL_HELP] = "zero"
     lambda_min_clipped: Annotated[
         float | None, Help("Least log of signal over noise to start from, e.g. -5.1 for squaredcos_cap_v2")
@@ -38,8 +46,14 @@ class DPMSchedule(Training):
 
     def levels(self, steps: int, timesteps: Sequence[float] | None = None) -> Levels:
         """See Schedule. Timesteps are whole, unless given."""
+        if (self.sigma_spacing == "flow") != (self.prediction_type == "flow"):
+            found = f"{self.prediction_type} with sigma_spacing {self.sigma_spacing}"
+            fix = "set both to flow for a flow model, else neither"
+            raise InputError("prediction_type", found=found, accepted="flow in both or in none", fix=fix)
+        if self.sigma_spacing == "flow":
+            return self._flow_levels(steps, timesteps)
         if timesteps is not None:
-            hears = np.array(timesteps, float)
+            hears = self.given_timesteps(timesteps)
             sigmas = self.sigmas_at(hears)
         elif self.sigma_spacing == "default":
             self.check_steps(steps)
@@ -54,6 +68,24 @@ class DPMSchedule(Training):
         sigmas = np.append(sigmas, final)
         signal = 1 / np.hypot(1, sigmas)
         return Levels(tuple(hears.tolist()), tuple(signal.tolist()), tuple((sigmas * signal).tolist()))
+
+    def _flow_levels(self, steps: int, timesteps: Sequence[float] | None) -> Levels:
+        """Return levels on the line from the clean latent to noise (Liu et al. 2022, arXiv:2209.03003).
+
+        The share of noise is timestep / num_train_timesteps, shifted as in Esser et al. 2024 (arXiv:2403.03206,
+        equation 23).
+        """
+        count = self.num_train_timesteps
+        if timesteps is not None:
+            hears = self.given_timesteps(timesteps)
+            noise = np.maximum(hears, 1e-3) / count  # a step that starts without noise has no lambda
+        else:
+            self.check_steps(steps)
+            even = np.linspace(1 - 1 / count, 0, steps + 1)[:-1]
+            noise = self.flow_shift * even / (1 + (self.flow_shift - 1) * even)
+            hears = np.floor(noise * count + 1e-6)
+        noise = np.append(noise, 0.0 if self.final_sigmas_type == "zero" else noise[-1])
+        return Levels(tuple(hears.tolist()), tuple((1 - noise).tolist()), tuple(noise.tolist()))
 
     def _whole(self, timesteps: Array) -> Array:
         """Return whole timesteps the way diffusers takes them, computed without its float32 error.
@@ -71,6 +103,9 @@ class DPMSchedule(Training):
         top = count
         if self.lambda_min_clipped is not None:
             top = int((-np.log(self.training_sigmas) >= self.lambda_min_clipped).sum())
+            if top < steps:
+                found, accepted = f"{self.lambda_min_clipped:g}, which leaves {top} timesteps", f"at least {steps} left"
+                raise InputError("lambda_min_clipped", found=found, accepted=accepted, fix="lower it")
         if self.timestep_spacing == "linspace":
             return np.round(np.linspace(0, top - 1, steps + 1))[:0:-1]
         if self.timestep_spacing == "leading":
@@ -109,13 +144,16 @@ def dpmpp_2m(
         fix = "use sigma_min, or an algorithm_type with ++"
         raise InputError("final_sigmas_type", found=f"zero with {algorithm_type}", accepted="sigma_min", fix=fix)
     levels = schedule.levels(job.steps, job.timesteps)
+    if algorithm_type.startswith("sde-") and any(after > before for before, after in pairwise(levels.noise)):
+        fix = "sort them, or use an algorithm_type without sde"
+        raise InputError("timesteps", found=f"rising ones with {algorithm_type}", accepted="falling ones", fix=fix)
     x = start_latent(job, levels)
     outputs: list[Array] = []
     ends_at_first_order = euler_at_final or schedule.final_sigmas_type == "zero"
     lowers = lower_order_final and job.steps < FEW_STEPS
     for step in range(job.start_step, job.steps):
         alpha, s = levels.signal[step], levels.noise[step]
-        raw = yield DenoiseCall(x, levels.timesteps[step], step, s / alpha)
+        raw = fitting((yield DenoiseCall(x, levels.timesteps[step], step, s / alpha)), x)
         prediction = Prediction(schedule.prediction_type, x, raw, alpha, s)
         outputs = [_output(prediction, threshold, by_noise), *outputs[: solver_order - 1]]
         order = len(outputs)

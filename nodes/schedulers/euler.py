@@ -12,7 +12,7 @@ import numpy as np
 from app.graph.errors import InputError
 from app.graph.node import Array, Help, Range
 from nodes.schedulers.levels import Levels
-from nodes.schedulers.prediction import denoised_weights
+from nodes.schedulers.prediction import denoised_weights, fitting
 from nodes.schedulers.sampler import DenoiseCall, Sampling, SamplingJob, scheduler, start_latent
 from nodes.schedulers.schedule import (
     FINAL_HELP,
@@ -65,7 +65,7 @@ class EulerSchedule(Training):
     def _sigmas(self, steps: int, timesteps: Sequence[float] | None) -> tuple[Array, Array]:
         """Return steps + 1 sigmas and their timesteps."""
         if timesteps is not None:
-            hears = np.array(timesteps, float)
+            hears = self.given_timesteps(timesteps)
             return np.append(self.sigmas_at(hears), self._final_sigma), hears
         if self.sigmas is not None:
             given = self._given_sigmas(steps)
@@ -79,6 +79,9 @@ class EulerSchedule(Training):
             sigmas = self.sigmas_at(hears)
         if self.sigma_spacing != "default":
             low, high = self.sigma_min or float(sigmas[-1]), self.sigma_max or float(sigmas[0])
+            if low > high:
+                fix = "lower it, or raise sigma_max"
+                raise InputError("sigma_min", found=low, accepted=f"at most sigma_max, {high:g}", fix=fix)
             sigmas = spaced_sigmas(self.sigma_spacing, low, high, steps)
             hears = self.timesteps_at(sigmas)
         return np.append(sigmas, self._final_sigma)[: steps + 1], hears
@@ -114,7 +117,7 @@ def euler(
     x = start_latent(job, levels)
     for step in range(job.start_step, job.steps):
         sigma, sigma_next = levels.noise[step], levels.noise[step + 1]
-        raw = yield DenoiseCall(x * (1 / math.hypot(1, sigma)), levels.timesteps[step], step, sigma)
+        raw = fitting((yield DenoiseCall(x * (1 / math.hypot(1, sigma)), levels.timesteps[step], step, sigma)), x)
         if s_churn and s_tmin <= sigma <= s_tmax:
             raised = sigma * (1 + min(s_churn / job.steps, MAX_CHURN))
             x = x + s_noise * math.sqrt(raised**2 - sigma**2) * job.noise_of_step(step)
@@ -147,7 +150,7 @@ def euler_ancestral(job: SamplingJob, schedule: EulerSchedule) -> Sampling:
     x = start_latent(job, levels)
     for step in range(job.start_step, job.steps):
         sigma, sigma_next = levels.noise[step], levels.noise[step + 1]
-        raw = yield DenoiseCall(x * (1 / math.hypot(1, sigma)), levels.timesteps[step], step, sigma)
+        raw = fitting((yield DenoiseCall(x * (1 / math.hypot(1, sigma)), levels.timesteps[step], step, sigma)), x)
         up = sigma_next * math.sqrt(max(0.0, 1 - (sigma_next / sigma) ** 2))
         of_x, of_raw = _weights(schedule.prediction_type, sigma, math.sqrt(max(0.0, sigma_next**2 - up**2)))
         x = of_x * x + of_raw * raw + up * job.noise_of_step(step)

@@ -31,7 +31,7 @@ def masked_diffusion(
     The latent is int64 [S] or [B, S]; from its first mask on a row is written. The prediction is logits [B, S, V]. The
     number of blocks must divide the number of steps. The negative lane sees the prompt masked as well.
     """
-    _check_options(mask_token_id, temperature, block_length, remasking)
+    _check_options(mask_token_id, temperature, block_length)
     tokens = _token_rows(job.latent)
     shape = job.latent.shape
     starts = [_first(row == mask_token_id) for row in tokens]
@@ -126,9 +126,7 @@ def _first(flags: Array) -> int:
     return int(flags.argmax()) if flags.any() else flags.size
 
 
-def _check_options(mask_token_id: int, temperature: float, block_length: int, remasking: str) -> None:
+def _check_options(mask_token_id: int, temperature: float, block_length: int) -> None:
     for name, value in (("mask_token_id", mask_token_id), ("temperature", temperature), ("block_length", block_length)):
         if value < 0:
             raise InputError(name, found=value, accepted="0 or more", fix="raise it")
-    if remasking not in ("low_confidence", "random"):
-        raise InputError("remasking", found=repr(remasking), accepted="low_confidence or random", fix="use one of them")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from nodes.schedulers.levels import Levels
 
 
-@dataclass(frozen=True, slots=True)
-class MultistepWeights:
+class MultistepWeights(NamedTuple):
     """The next sample is `sample * x + sum(outputs[i] * output i) + fresh * normal`; output 0 is the newest."""
 
     sample: float
@@ -18,8 +17,7 @@ class MultistepWeights:
     fresh: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
+class _Terms(NamedTuple):
     """Weights of x, of the newest output and of its first and second differences."""
 
     sample: float

@@ -1,7 +1,8 @@
 """Prediction types: what a denoiser's output means, converted in this one place.
 
 With `x = alpha * clean + s * noise` and alpha^2 + s^2 = 1: epsilon is the noise, v is `alpha * noise - s * clean`
-(Salimans and Ho 2022, arXiv:2202.00512, appendix D), sample is the clean latent.
+(Salimans and Ho 2022, arXiv:2202.00512, appendix D), sample is the clean latent. With alpha + s = 1 instead, flow is
+`noise - clean` (Liu et al. 2022, arXiv:2209.03003).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from app.graph.errors import InputError
 from app.graph.node import Array
 
 PredictionType = Literal["epsilon", "v_prediction", "sample"]
+"""What a denoiser of variance-preserving levels predicts; `flow` goes with levels of its own (see dpmpp.py)."""
 
 
 Weights = tuple[float, float]
@@ -28,6 +30,8 @@ def denoised_weights(prediction_type: str, alpha: float, s: float) -> Weights:
         return 1 / alpha, -s / alpha
     if prediction_type == "v_prediction":
         return alpha, -s
+    if prediction_type == "flow":
+        return 1.0, -s
     _check(prediction_type)
     return 0.0, 1.0
 
@@ -38,6 +42,8 @@ def epsilon_weights(prediction_type: str, alpha: float, s: float) -> Weights:
         return 0.0, 1.0
     if prediction_type == "v_prediction":
         return s, alpha
+    if prediction_type == "flow":
+        return 1.0, alpha
     _check(prediction_type)
     return 1 / s, -alpha / s
 
@@ -45,8 +51,8 @@ def epsilon_weights(prediction_type: str, alpha: float, s: float) -> Weights:
 class Prediction:
     """What a denoiser's output says about one sample; both views are computed only when asked for.
 
-    prediction_type: "epsilon", "v_prediction" or "sample".
-    x: the variance-preserving sample, float32; raw: the output, same shape. alpha, s: shares of signal and noise in x.
+    prediction_type: "epsilon", "v_prediction", "sample" or "flow".
+    x: the sample as the denoiser saw it, float32; raw: the output, same shape. alpha, s: shares of signal and noise.
     """
 
     __slots__ = ("alpha", "prediction_type", "raw", "s", "x")
@@ -74,9 +80,12 @@ class Prediction:
 def raw_for(prediction_type: str, x: Array, clean: Array, sigma: float) -> Array:
     """Return the output that means "the clean latent is `clean`", float32.
 
-    x: the variance-preserving sample; sigma: noise over signal, above 0, may be infinite.
+    x: the sample as the denoiser saw it; sigma: noise over signal, above 0, may be infinite.
     Raises InputError for an unknown prediction type.
     """
+    if prediction_type == "flow":
+        flow: Array = (x - clean) / (sigma / (1 + sigma) if math.isfinite(sigma) else 1.0)
+        return flow
     alpha = 1 / math.hypot(1, sigma)
     s = sigma * alpha if math.isfinite(sigma) else 1.0
     if prediction_type not in ("epsilon", "v_prediction"):
@@ -86,7 +95,16 @@ def raw_for(prediction_type: str, x: Array, clean: Array, sigma: float) -> Array
     return epsilon if prediction_type == "epsilon" else alpha * epsilon - s * clean
 
 
+def fitting(raw: Array, x: Array) -> Array:
+    """Return a denoiser's output. Raises InputError unless it has the sample's shape: numpy would stretch it to fit."""
+    if raw.shape != x.shape:
+        fix = "wire the denoiser's own output; one that also predicts a variance needs a Slice node"
+        found, accepted = f"shape {list(raw.shape)}", f"the sample's {list(x.shape)}"
+        raise InputError("prediction", found=found, accepted=accepted, fix=fix)
+    return raw
+
+
 def _check(prediction_type: str) -> None:
     if prediction_type not in ("sample", "x0"):
-        accepted, fix = "epsilon, v_prediction or sample", "see prediction_type in the scheduler's config"
+        accepted, fix = "epsilon, v_prediction, sample or flow", "see prediction_type in the scheduler's config"
         raise InputError("prediction_type", found=repr(prediction_type), accepted=accepted, fix=fix)

@@ -77,11 +77,11 @@ class SamplingJob:
     guided: bool
 
     def noise_of_step(self, step: int) -> Array:
-        """Return the noise of a step, given or drawn. The last step of steps - 1 given ones has none: zeros."""
+        """Return float32 noise of a step, given or drawn. The last step of steps - 1 given ones has none: zeros."""
         if self.step_noise is None:
             return self.noise.normal(self.latent.shape)
         if step < len(self.step_noise):
-            given: Array = self.step_noise[step]
+            given: Array = np.asarray(self.step_noise[step], np.float32)
             return given
         return np.zeros(self.latent.shape, np.float32)
 
@@ -212,7 +212,9 @@ def scheduler(
         inputs, spread = _inputs_of(function)
 
         def build(**arguments: Any) -> Sampler:
-            return _sampler(kind, function, arguments, spread)
+            made = _sampler(kind, function, arguments, spread)
+            _check_choices(inputs, made.arguments, spread)
+            return made
 
         def prepare(context: Any, literals: Mapping[str, Any]) -> NodeInstance:
             return FunctionInstance(build, None, spread)
@@ -258,6 +260,16 @@ def _sampler(kind: str, function: Callable[..., Sampling], arguments: dict[str, 
     schedule = next((value for value in arguments.values() if hasattr(value, "levels")), None)
     prediction_type = getattr(schedule, "prediction_type", "")
     return Sampler(kind, prediction_type, function, arguments, schedule)
+
+
+def _check_choices(inputs: Sequence[InputPort], arguments: Mapping[str, Any], spread: Spread) -> None:
+    """Raise InputError for a word that is none of its input's: one that came by wire has not been checked yet."""
+    fields = {name: getattr(arguments[owner], name) for owner, (_, names) in spread.items() for name in names}
+    values = {**arguments, **fields}
+    for port in inputs:
+        if port.choices and (value := values.get(port.name, port.default)) not in port.choices:
+            accepted, fix = f"one of {', '.join(port.choices)}", "use one of them"
+            raise InputError(port.name, found=repr(value), accepted=accepted, fix=fix, code="not_in_choices")
 
 
 def scheduler_by_kind(kind: str) -> SchedulerKind:

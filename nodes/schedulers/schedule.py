@@ -27,8 +27,8 @@ FINAL_HELP = Help("Noise after the last step: none, or the least of the training
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
-    """How the denoiser was trained. The defaults are those of Stable Diffusion 1 and 2."""
+class Betas:
+    """The noise of a training. The defaults are those of Stable Diffusion 1 and 2."""
 
     num_train_timesteps: Annotated[int, Range(2, 100_000, 1, help="How many timesteps the training had")] = 1000
     beta_start: Annotated[float, Range(1e-7, 0.999, 0.0001, help="Beta of the first timestep")] = 0.00085
@@ -36,9 +36,6 @@ class Training:
     beta_schedule: Annotated[
         BetaSchedule, Help("How beta grows in between; Stable Diffusion was trained with scaled_linear")
     ] = "scaled_linear"
-    prediction_type: Annotated[PredictionType, Help("What the denoiser predicts: noise, v or the clean latent")] = (
-        "epsilon"
-    )
     rescale_betas_zero_snr: Annotated[bool, Help("Shift the schedule so that the last timestep is noise alone")] = False
 
     @property
@@ -66,6 +63,15 @@ class Training:
         known = np.log(np.maximum(self.training_sigmas, 1e-10))
         return np.interp(np.log(np.maximum(sigmas, 1e-10)), known, np.arange(self.num_train_timesteps))
 
+    def given_timesteps(self, timesteps: Sequence[float]) -> Array:
+        """Return explicit timesteps as float64. Raises InputError for one that the training did not have."""
+        last = self.num_train_timesteps - 1
+        outside = [timestep for timestep in timesteps if not 0 <= timestep <= last]
+        if outside:
+            accepted = f"0 to {last}, those of the training"
+            raise InputError("timesteps", found=outside[0], accepted=accepted, fix="change it", code="out_of_range")
+        return np.array(timesteps, float)
+
     def check_steps(self, steps: int) -> None:
         """Raise InputError for fewer than one step or more than the training has timesteps."""
         count = self.num_train_timesteps
@@ -74,9 +80,18 @@ class Training:
             raise InputError("steps", found=steps, accepted=accepted, fix="change steps", code="out_of_range")
 
 
+@dataclass(frozen=True, slots=True)
+class Training(Betas):
+    """How a denoiser of variance-preserving levels was trained."""
+
+    prediction_type: Annotated[PredictionType, Help("What the denoiser predicts: noise, v or the clean latent")] = (
+        "epsilon"
+    )
+
+
 @lru_cache(maxsize=64)
 def _alphas_cumprod(count: int, start: float, end: float, schedule: BetaSchedule, zero_snr: bool) -> Array:
-    """See Training. Zero signal at the end as in Lin et al. 2023 (arXiv:2305.08891), algorithm 1."""
+    """See Betas. Zero signal at the end as in Lin et al. 2023 (arXiv:2305.08891), algorithm 1."""
     cumulative = np.cumprod(1 - _betas(count, start, end, schedule))
     if zero_snr:
         root = np.sqrt(cumulative)

@@ -143,7 +143,7 @@ def test_timesteps_are_the_numbers_of_the_steps_and_sigmas_zero() -> None:
             {"remasking": "low"},
             FIXTURE,
             "remasking",
-            "found 'low', accepted low_confidence or random",
+            "found 'low', accepted one of low_confidence, random",
         ),
         ([[1, 1, 1, 1]], 2, {}, FIXTURE[:, :3], "prediction", r"found float32 \[1, 3, 6\]"),
         ([[1, 1, 1, 1]], 2, {}, np.zeros((1, 4, 6), np.int64), "prediction", "found int64"),

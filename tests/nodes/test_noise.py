@@ -55,6 +55,14 @@ def test_uniform_numbers_fill_the_unit_interval(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["philox", "torch"])
+@pytest.mark.parametrize("seed", [-1, -(2**63)])
+def test_a_negative_seed_is_its_unsigned_twin(kind: Any, seed: int) -> None:
+    """PyTorch's `manual_seed` casts int64 to uint64 (torch/csrc/Generator.cpp)."""
+    given, twin = (NoiseSource(kind, number).normal((32,)) for number in (seed, seed + 2**64))
+    np.testing.assert_array_equal(given, twin)
+
+
+@pytest.mark.parametrize("kind", ["philox", "torch"])
 @pytest.mark.parametrize("shape", [(0,), (2, 0, 3), ()])
 def test_odd_shapes_are_fine(kind: Any, shape: tuple[int, ...]) -> None:
     assert NoiseSource(kind, 0).normal(shape).shape == shape

@@ -265,6 +265,82 @@ def test_ancestral_noise_is_given_drawn_in_order_or_left_out_of_the_last_step() 
         np.testing.assert_array_equal(same, drawn)
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("ddim", {"eta": 1.0}),
+        ("euler", {"s_churn": 1.0}),
+        ("euler_ancestral", {}),
+        ("dpmpp_2m", {"algorithm_type": "sde-dpmsolver++"}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_given_noise_of_another_dtype_leaves_the_latent_float32(kind: str, inputs: dict[str, Any], dtype: Any) -> None:
+    noise = np.ones((3, *ONE.shape), dtype)
+    final, calls = run(sampler(kind, **inputs), job(ONE, 3, step_noise=noise), constant(0.1))
+    assert {final.dtype, *(call.sample.dtype for call in calls)} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("ddim", {"eta": 0.5, "set_alpha_to_one": False}),
+        ("ddim", {"eta": 1.0, "set_alpha_to_one": False}),
+        ("euler_ancestral", {"final_sigmas_type": "sigma_min"}),
+        ("dpmpp_2m", {"algorithm_type": "sde-dpmsolver++", "final_sigmas_type": "sigma_min"}),
+    ],
+)
+def test_fresh_noise_makes_up_for_what_a_step_takes_away(kind: str, inputs: dict[str, Any]) -> None:
+    """Closed form: when all data is 0, a latent at any level is normal with that level's standard deviation.
+
+    A run is linear in its start and in each step's noise, so their squared weights add up to the variance at the end.
+    """
+    steps = 5
+    made = sampler(kind, prediction_type="sample", **inputs)
+    assert made.schedule is not None
+    levels = made.schedule.levels(steps)
+
+    def weight_of(start: float, noisy_step: int | None) -> float:
+        noise = np.zeros((steps, *ONE.shape), np.float32)
+        if noisy_step is not None:
+            noise[noisy_step] = 1
+        final, _ = run(made, job(ONE * np.float32(start), steps, step_noise=noise), constant(0))
+        return float(final[0, 0])
+
+    weights = [weight_of(levels.noise[0], None), *(weight_of(0, step) for step in range(steps))]
+    assert sum(weight**2 for weight in weights) == pytest.approx(levels.noise[-1] ** 2, rel=1e-5)
+
+
+@pytest.mark.parametrize(("steps", "is_first_order"), [(14, True), (15, False)])
+def test_the_last_step_is_of_first_order_below_15_steps(steps: int, is_first_order: bool) -> None:
+    """Section 4.7. A last step of first order is s'/s x + (a' - a s'/s) x0 and knows no earlier x0."""
+    made = sampler("dpmpp_2m", prediction_type="sample", final_sigmas_type="sigma_min")
+    assert made.schedule is not None
+    levels = made.schedule.levels(steps)
+    final, calls = run(made, job(ONE, steps), lambda call: ONE * np.float32(call.step % 3))
+    (alpha, alpha_end), (s, s_end) = levels.signal[-2:], levels.noise[-2:]
+    first_order = s_end / s * calls[-1].sample[0, 0] + (alpha_end - alpha * s_end / s) * ((steps - 1) % 3)
+    assert (final[0, 0] == pytest.approx(first_order, rel=1e-4)) == is_first_order
+
+
+def test_flow_follows_a_line() -> None:
+    """Shift 3 moves the share of noise u to 3u / (1 + 2u), u even from 1 - 1/N; each x is (1 - s) clean + s noise."""
+    made = sampler("dpmpp_2m", prediction_type="flow", sigma_spacing="flow", flow_shift=3.0)
+    even = np.linspace(0.999, 0, 5)
+    assert made.schedule is not None
+    levels = made.schedule.levels(4)
+    np.testing.assert_allclose(levels.noise, 3 * even / (1 + 2 * even), rtol=1e-12)
+    np.testing.assert_allclose(levels.signal, 1 - np.array(levels.noise), rtol=1e-12)
+    clean, noise = np.array([[0.25, -2.0]], np.float32), np.array([[1.0, 3.0]], np.float32)
+    for call in run(
+        made,
+        job(made.add_noise(clean, noise, 1, 4), 4, start_step=1),
+        lambda call: raw_for("flow", call.sample, clean, call.sigma),
+    )[1]:
+        share = levels.noise[call.step]
+        np.testing.assert_allclose(call.sample, (1 - share) * clean + share * noise, atol=2e-6)
+
+
 def test_ddim_with_full_eta_draws_noise_and_without_does_not() -> None:
     latent = np.ones((1, 64), np.float32)
     plain, fresh = (
@@ -328,8 +404,8 @@ def test_every_dpm_solver_is_exact_when_its_polynomial_is(order: int, algorithm:
         ("euler", {}, {"steps": 4, "start_step": 5}, "start_step", "found 5, accepted 0 to 4"),
         ("euler", {}, {"steps": 4, "timesteps": (1.0,)}, "timesteps", "found 1 for 4 steps"),
         ("euler", {"sigmas": [3.0, 1.0]}, {"steps": 4}, "sigmas", "found 2 sigmas, accepted 5 for 4 steps"),
-        ("euler", {"beta_schedule": "cosine"}, {"steps": 4}, "beta_schedule", "found 'cosine', accepted linear"),
-        ("ddim", {"prediction_type": "flow"}, {"steps": 4}, "prediction_type", "found 'flow', accepted epsilon"),
+        ("euler", {"beta_schedule": "cosine"}, {"steps": 4}, "beta_schedule", "found 'cosine', accepted one of linear"),
+        ("ddim", {"prediction_type": "flow"}, {"steps": 4}, "prediction_type", "found 'flow', accepted one of epsilon"),
         ("dpmpp_2m", {"algorithm_type": "dpmsolver"}, {"steps": 4}, "final_sigmas_type", "accepted sigma_min"),
         (
             "euler_ancestral",
@@ -339,6 +415,29 @@ def test_every_dpm_solver_is_exact_when_its_polynomial_is(order: int, algorithm:
             r"found shape \[2, 1, 1\], accepted \[4, 1, 1\]",
         ),
         ("ddim", {}, {"steps": 4, "initial_noise": np.zeros(2, np.float32)}, "noise", r"found shape \[2\]"),
+        ("ddim", {"timestep_spacing": "even"}, {"steps": 4}, "timestep_spacing", "found 'even', accepted one of linsp"),
+        ("euler", {"sigma_spacing": "sgm"}, {"steps": 4}, "sigma_spacing", "found 'sgm', accepted one of default, kar"),
+        ("dpmpp_2m", {"algorithm_type": "2s"}, {"steps": 4}, "algorithm_type", "found '2s', accepted one of dpmsolver"),
+        ("euler", {}, {"steps": 2, "timesteps": (999.0, math.nan)}, "timesteps", "found nan, accepted 0 to 999"),
+        ("ddim", {}, {"steps": 2, "timesteps": (1000.0, 0.0)}, "timesteps", "found 1000.0, accepted 0 to 999"),
+        ("dpmpp_2m", {}, {"steps": 2, "timesteps": (5.0, -1.0)}, "timesteps", "found -1.0, accepted 0 to 999"),
+        (
+            "dpmpp_2m",
+            {"algorithm_type": "sde-dpmsolver++"},
+            {"steps": 2, "timesteps": (5.0, 900.0)},
+            "timesteps",
+            "rising ones with sde-dpmsolver",
+        ),
+        ("dpmpp_2m", {"prediction_type": "flow"}, {"steps": 4}, "prediction_type", "flow with sigma_spacing default"),
+        ("dpmpp_2m", {"sigma_spacing": "flow"}, {"steps": 4}, "prediction_type", "epsilon with sigma_spacing flow"),
+        ("dpmpp_2m", {"lambda_min_clipped": 9.0}, {"steps": 4}, "lambda_min_clipped", "leaves 0 timesteps"),
+        (
+            "euler",
+            {"sigma_spacing": "karras", "sigma_min": 5.0, "sigma_max": 1.0},
+            {"steps": 4},
+            "sigma_min",
+            "found 5.0, accepted at most sigma_max, 1",
+        ),
         (
             "ddim",
             {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"},
@@ -354,6 +453,15 @@ def test_what_cannot_run_is_explained(
     with pytest.raises(InputError, match=sentence) as caught:
         run(sampler(kind, **inputs), job(ONE, **others), constant(0))
     assert caught.value.input == input
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(1, 1, 8), (1, 8, 8), (4, 8)])
+def test_a_prediction_of_another_shape_is_refused(kind: str, shape: tuple[int, ...]) -> None:
+    """Also one that numpy would stretch, and one with a learned variance in twice the channels."""
+    with pytest.raises(InputError, match=r"accepted the sample's \[1, 4, 8\]") as caught:
+        run(sampler(kind), job(np.ones((1, 4, 8), np.float32), 2), lambda call: np.zeros(shape, np.float32))
+    assert caught.value.input == "prediction"
 
 
 def test_an_unknown_scheduler_names_its_neighbours() -> None:

@@ -23,6 +23,7 @@ SPACING_BY_FLAG = {
     "use_exponential_sigmas": "exponential",
     "use_beta_sigmas": "beta",
     "use_lu_lambdas": "lu",
+    "use_flow_sigmas": "flow",
 }
 
 
@@ -69,9 +70,11 @@ def arrays(file: str) -> dict[str, Array]:
 
 
 def options_of(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return our inputs for diffusers' keyword arguments: its four flags are one choice here."""
+    """Return our inputs for diffusers' keyword arguments: its flags are one choice here."""
     flags = [SPACING_BY_FLAG[flag] for flag in SPACING_BY_FLAG if kwargs.get(flag)]
     options = {key: value for key, value in kwargs.items() if key not in SPACING_BY_FLAG}
+    if options.get("prediction_type") == "flow_prediction":
+        options["prediction_type"] = "flow"
     return options | ({"sigma_spacing": flags[0]} if flags else {})
 
 
