@@ -79,7 +79,7 @@ def test_a_tensor_of_text_shows_its_first_texts() -> None:
         np.array(["a"]), np.array([1j]),
         np.zeros((0, 3)), np.array(1.5), np.array([True, False]), np.array([1, 2], ml_dtypes.bfloat16),
         np.array([np.nan, np.inf, 1]), np.float32(2), np.array([2**63], np.uint64), {"a": np.arange(2)},
-        (1, [None, "x"]), Pair(np.arange(2), 3), float("-inf"), object(),
+        (1, [None, "x"]), Pair(np.arange(2), 3), float("-inf"), object,
     ],
     ids=repr,
 )  # fmt: skip
