@@ -21,7 +21,7 @@ def mask_blend(
     latent: Annotated[Latent, Help("The original without noise, at the denoiser's scale")],
     mask: Annotated[Mask, Help("1 where the picture is painted anew, 0 where it stays; of any size")],
     prediction_type: Annotated[
-        Literal["epsilon", "v_prediction", "sample"], Help("What the denoiser predicts, as its config says")
+        Literal["epsilon", "v_prediction", "sample", "flow"], Help("What the denoiser predicts, as its config says")
     ] = "epsilon",
     method: Annotated[
         Literal["area", "nearest"],
@@ -32,7 +32,8 @@ def mask_blend(
 
     Where the mask is 0 the prediction becomes the one that lands on the original: with `alpha = 1 / sqrt(1 + sigma^2)`
     and `s = sigma * alpha`, epsilon is `(sample - alpha * latent) / s` and v is `alpha * epsilon - s * latent`
-    (Salimans and Ho 2022, arXiv:2202.00512, appendix D). Between 0 and 1 the two are mixed. Raises InputError for
+    (Salimans and Ho 2022, arXiv:2202.00512, appendix D); flow is `(sample - latent) * (1 + sigma) / sigma` (Liu et al.
+    2022, arXiv:2209.03003). Between 0 and 1 the two are mixed. Raises InputError for
     shapes that differ and without noise.
     """
     prediction, sample = checked_latent(prediction, "prediction"), checked_latent(sample, "sample")

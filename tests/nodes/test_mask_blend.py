@@ -82,3 +82,14 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], input: str) -> Non
     with pytest.raises(InputError) as caught:
         mask_blend(**(inputs | change))
     assert caught.value.input == input
+
+
+def test_a_flow_prediction_lands_on_the_original() -> None:
+    """On the path x = (1 - t) * x0 + t * noise, with sigma = t / (1 - t), the flow is noise - x0 everywhere."""
+    rng = np.random.default_rng(3)
+    clean, noise = (rng.normal(size=(1, 4, 4, 4)).astype(np.float32) for _ in range(2))
+    t = 0.3
+    sample = ((1 - t) * clean + t * noise).astype(np.float32)
+    keep = np.zeros((1, 4, 4), np.float32)
+    blended = mask_blend(np.zeros_like(clean), sample, t / (1 - t), clean, keep, "flow")
+    np.testing.assert_allclose(blended, noise - clean, rtol=0, atol=2e-6)
