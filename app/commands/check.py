@@ -32,7 +32,7 @@ def main(options: argparse.Namespace) -> int:
     except WorkflowError as error:
         return print_problems(error.problems)
     loops = sum(graph[node].type.is_loop for node in planned.nodes())
-    print(f"{options.workflow}: {len(graph)} nodes, {loops} loops, ready to run")
+    print(f"{options.workflow}: {len(graph)} nodes, {loops} loop{'' if loops == 1 else 's'}, ready to run")
     for item in planned.items:
         if isinstance(item, LoopPlan):
             inside = ", ".join(graph[node].title or node for node in item.nodes())

@@ -10,6 +10,7 @@ from app.commands.setup import folders_of, print_problems, registry_of, start_lo
 from app.graph.errors import WorkflowError
 from app.graph.node import InputPort, NodeType
 from app.graph.registry import Registry, schema
+from app.graph.validation import bound
 
 
 def main(options: argparse.Namespace) -> int:
@@ -66,13 +67,10 @@ def _facts(port: InputPort) -> str:
     if port.choices:
         facts = ["/".join(port.choices)]
     if port.minimum is not None or port.maximum is not None:
-        facts.append(f"{_bound(port.minimum)}..{_bound(port.maximum)}")
+        ends = ("" if end is None else bound(end) for end in (port.minimum, port.maximum))
+        facts.append("..".join(ends))
     if port.required:
         facts.append("required")
     elif port.default not in (None, ""):
         facts.append(f"= {port.default}")
     return " ".join(facts)
-
-
-def _bound(value: float | None) -> str:
-    return "" if value is None else f"{value:g}"

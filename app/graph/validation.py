@@ -238,11 +238,12 @@ def _why_not_number(value: Any, port: InputPort) -> tuple[str, str] | None:
 def _range(port: InputPort) -> str:
     low, high = port.minimum, port.maximum
     if high is None:
-        return "" if low is None else f" of at least {_bound(low)}"
-    return f" of at most {_bound(high)}" if low is None else f" from {_bound(low)} to {_bound(high)}"
+        return "" if low is None else f" of at least {bound(low)}"
+    return f" of at most {bound(high)}" if low is None else f" from {bound(low)} to {bound(high)}"
 
 
-def _bound(value: float) -> str:
+def bound(value: float) -> str:
+    """Return a range's end as it is shown: whole numbers in full."""
     return str(int(value)) if value == int(value) else f"{value:g}"
 
 

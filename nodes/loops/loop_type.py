@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ def loop_type(
         name=name,
         display_name=display_name,
         category="loops",
-        help=instance.__doc__ or "",
+        help=inspect.getdoc(instance) or "",
         version=version,
         ports=ports_of({}),
         prepare=prepare,
