@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.cli.kit import TEMPLATES, WORKFLOWS, ortloom
+from app.png import read_workflow
+from tests.cli.kit import TEMPLATES, WORKFLOWS, node_id, ortloom
 
 PICTURES = [name for name in TEMPLATES if name != "masked-diffusion"]
 
@@ -154,3 +156,13 @@ def test_a_device_that_does_not_work_falls_back_and_says_so(tmp_path: Path) -> N
     result = ortloom("run", "text-to-image", "--out", tmp_path, "--device", "directml", "--set", "Denoise.steps=2")
     assert result.code == 0
     assert "unet/model.onnx ran on CPUExecutionProvider (directml: " in result.err
+
+
+def test_comfyuis_api_format_runs_with_slot_numbers_and_unknown_nodes_beside(tmp_path: Path) -> None:
+    nodes = json.loads((WORKFLOWS / "text-to-image.json").read_text())["nodes"]
+    nodes[node_id("text-to-image", "Save")]["inputs"]["image"] = [node_id("text-to-image", "To image"), 0]
+    nodes["99"] = {"class_type": "SomebodyElsesNode", "inputs": {"x": 1}}
+    (tmp_path / "api.json").write_text(json.dumps({"prompt": nodes, "client_id": "x"}))
+    from_api = run(tmp_path / "api.json", tmp_path / "a")
+    assert np.array_equal(pixels(from_api), pixels(run("text-to-image", tmp_path / "b")))
+    assert "SomebodyElsesNode" in json.dumps(read_workflow(from_api))
