@@ -119,9 +119,6 @@ def fault(found: str, position: int, accepted: str, fix: str) -> InputError:
     return InputError("expression", found=f"{found} at character {position + 1}", accepted=accepted, fix=fix)
 
 
-# --- closures: each takes the values of a, b, c and d and gives a number ------------------------------------------
-
-
 def constant(value: Number) -> Closure:
     """Return the closure of a number."""
     return lambda values: value

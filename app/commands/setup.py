@@ -109,7 +109,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def start_log(verbose: bool = False) -> None:
+def start_log() -> None:
     """Send the log to a file in the user's log folder, so that no traceback reaches the terminal."""
     folder = user_log_path("ortloom", appauthor=False)
     try:

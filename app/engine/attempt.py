@@ -51,13 +51,10 @@ class Attempt:
         self._item_of = {node: _head(item) for item in plan.items for node in _nodes(item)}
         self._loop_runners: list[LoopRunner] = []
         self._finished: set[str] = set()
-        self._running = ""
         self._from_cache: set[str] = set()
 
-    # --- execution --------------------------------------------------------------------------------------------
-
-    def execute(self) -> bool:
-        """Run the plan to its end; returns whether it got there. Raises WorkflowError and RunCancelled."""
+    def execute(self) -> None:
+        """Run the plan to its end. Raises WorkflowError and RunCancelled."""
         base_by_node = self._allocate()
         signatures = self._signatures()
         entries, wanted = self._demand(signatures)
@@ -81,7 +78,6 @@ class Attempt:
                 else:
                     entry = Entry(self._outputs(head, base_by_node), self._recall(item))
                     self._engine.cache.put(signatures[head], entry)
-        return True
 
     def _allocate(self) -> dict[str, int]:
         base_by_node: dict[str, int] = {}
@@ -143,7 +139,6 @@ class Attempt:
         if self.cancel.is_set:
             raise RunCancelled
         self._shown.clear()
-        self._running = head
         self._emit(NodeStarted(head))
         started = perf_counter()
         runner.run()
@@ -221,8 +216,6 @@ class Attempt:
                 if other != head:
                     yield other
 
-    # --- steering ---------------------------------------------------------------------------------------------
-
     def can_steer(self, node: str, name: str) -> bool:
         """Return whether a change of this input can act within this attempt, at the next step of a loop around it."""
         head = self._item_of.get(node)
@@ -243,8 +236,6 @@ class Attempt:
 
     def _is_steered(self, item: Item) -> bool:
         return not self._steering.steered.isdisjoint(_nodes(item))
-
-    # --- end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Give back everything the nodes hold."""

@@ -35,8 +35,3 @@ class CancelToken:
                 self._listeners.append(listener)
                 return
         listener()
-
-    def check(self) -> None:
-        """Raise RunCancelled when the run was told to stop."""
-        if self.is_set:
-            raise RunCancelled

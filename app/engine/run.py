@@ -89,7 +89,8 @@ class Run:
         while record.status == "running":
             attempt = self._attempt
             try:
-                self._after(attempt, finished=attempt.execute())
+                attempt.execute()
+                self._after(attempt, finished=True)
             except RunCancelled:
                 self._after(attempt, finished=False)
             except WorkflowError as error:

@@ -86,10 +86,6 @@ class Ports:
         """Return the input of that name, or None."""
         return next((port for port in self.inputs if port.name == name), None)
 
-    def output_index(self, name: str) -> int | None:
-        """Return the position of the output of that name, or None."""
-        return next((index for index, port in enumerate(self.outputs) if port.name == name), None)
-
 
 class NodeInstance(Protocol):
     """One node during one run."""
@@ -140,9 +136,6 @@ class NodeType:
     def ports_for(self, literals: Mapping[str, Any]) -> Ports:
         """Return the ports of a node with these literal inputs. Raises InputError when they cannot be told."""
         return self.ports if self.ports_of is None else self.ports_of(literals)
-
-
-# --- annotations ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

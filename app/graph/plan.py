@@ -82,9 +82,6 @@ def plan(graph: Graph) -> Plan:
     return Plan(items, _folds(wiring, list(Plan(items).nodes())))
 
 
-# --- which loop each node runs in -------------------------------------------------------------------------------
-
-
 def _place(wiring: Wiring) -> list[Problem]:
     """Set `wiring.loop_of` (innermost loop around each node) and `wiring.depth` (of each loop's inside)."""
     problems: list[Problem] = []
@@ -142,9 +139,6 @@ def _per_step_edge(wiring: Wiring, index: int, loop: int) -> Edge | None:
     """Return an edge into the node whose value belongs to the inside of `loop`."""
     edges = wiring.incoming(index)
     return next((edge for edge in edges if wiring.is_inside(wiring.loop_of_value(edge), loop)), None)
-
-
-# --- order ------------------------------------------------------------------------------------------------------
 
 
 def _order(wiring: Wiring) -> tuple[Item, ...]:
@@ -258,9 +252,6 @@ def _feeding_back(wiring: Wiring, loop: int, leaders: dict[int, list[int]]) -> s
         if edge.source != loop and wiring.is_inside(wiring.loop_of[edge.source], loop)
     ]
     return _reach(closing, leaders) | set(closing)
-
-
-# --- folds ------------------------------------------------------------------------------------------------------
 
 
 def _folds(wiring: Wiring, order: Sequence[str]) -> dict[str, frozenset[Fold] | None]:

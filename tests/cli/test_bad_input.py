@@ -136,9 +136,6 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:
     refused("check", changed(tmp_path, "text-to-image", change), lines=4)
 
 
-# --- models -----------------------------------------------------------------------------------------------------
-
-
 def broken_model(folder: Path, kind: str) -> None:
     """Write unet.onnx into a folder, broken in one way."""
     data = UNET.read_bytes()
@@ -267,9 +264,6 @@ def test_running_out_of_memory_is_a_sentence(tmp_path: Path) -> None:
     assert "node m" in result.stderr
     assert "memory" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-# --- pictures ---------------------------------------------------------------------------------------------------
 
 
 def huge_png(path: Path) -> None:

@@ -31,9 +31,6 @@ def model_inputs(folder: Path, path: Path, **literals: Any) -> dict[str, InputPo
     return {port.name: port for port in ports.inputs if port not in SETTINGS}
 
 
-# --- ports ------------------------------------------------------------------------------------------------------
-
-
 def test_ports_are_those_of_the_file(tmp_path: Path) -> None:
     graph = "(float16[B,4,?] sample, int64 t) => (float16[B,4,?] out, float[2] stats) { out = Relu(sample) }"
     path = save(tmp_path, "m", graph)
@@ -115,9 +112,6 @@ def test_the_fingerprint_changes_with_the_file_and_with_its_weights(tmp_path: Pa
     assert fingerprint({"model": path.name}) == seen[2]
 
 
-# --- sessions ---------------------------------------------------------------------------------------------------
-
-
 def test_the_session_is_loaded_by_the_first_run_and_given_back_by_close(tmp_path: Path) -> None:
     pool = SessionPool()
     made = component(save(tmp_path, "m", DOUBLE), pool=pool)
@@ -136,9 +130,6 @@ def test_two_components_of_one_file_share_a_session(tmp_path: Path) -> None:
     for value in (1, 2):
         assert component(path, pool=pool).run({"x": floats(value)}, 0)[0].tolist() == [[2 * value]]
     assert (pool.loads, pool.hits) == (1, 1)
-
-
-# --- values -----------------------------------------------------------------------------------------------------
 
 
 def test_settings_and_unwired_inputs_are_not_fed(tmp_path: Path) -> None:
@@ -213,9 +204,6 @@ def test_inputs_are_not_changed(tmp_path: Path) -> None:
     value = floats(1, 2)
     value.flags.writeable = False
     assert component(save(tmp_path, "m", DOUBLE)).run({"x": value}, 0)[0].tolist() == [[2, 4]]
-
-
-# --- errors -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

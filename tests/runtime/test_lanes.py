@@ -158,8 +158,6 @@ def test_pairs_of_half_width_floats_stay_so(dtype: str, lanes: str, tmp_path: Pa
     assert (result.positive.tolist(), result.negative.tolist()) == ([[1, 2]], [[5, 6]])
 
 
-# --- state ------------------------------------------------------------------------------------------------------
-
 SUM = "(float[B,1] x, float[B,1] s) => (float[B,1] total) { total = Add(x, s) }"
 SUM_STATE = [{"input": "s", "output": "total", "init": "zeros"}]
 HISTORY = "(float[B,1] x, float[B,P] past) => (float[B,T] present) { present = Concat<axis=1>(past, x) }"

@@ -116,9 +116,6 @@ def test_inputs_with_a_value_in_the_file_are_those_that_onnxruntime_lets_one_rep
     assert [port.name for port in ports if port.has_default] == overridable
 
 
-# --- files that are not whole -----------------------------------------------------------------------------------
-
-
 def test_missing_external_data_is_named_even_when_the_signature_was_read_before(tmp_path: Path) -> None:
     path = add_constant(tmp_path, "ext", WEIGHTS, external="weights.bin")
     read_signature(path)

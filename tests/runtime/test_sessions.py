@@ -188,9 +188,6 @@ def test_sessions_do_not_spin_keep_no_arena_and_leave_a_core_free(tmp_path: Path
     assert not options.enable_cpu_mem_arena
 
 
-# --- what cannot be loaded --------------------------------------------------------------------------------------
-
-
 def broken(folder: Path, kind: str) -> Path:
     """Write a model that reads well but cannot be loaded."""
     identity = "(float[2] x) => (float[2] y) { y = Identity(x) }"

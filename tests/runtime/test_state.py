@@ -119,9 +119,6 @@ def test_a_failed_step_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     assert made.run({"x": floats(2)}, 0)[0].tolist() == [3]
 
 
-# --- declared pairs ---------------------------------------------------------------------------------------------
-
-
 def signature(inputs: dict[str, Shape], outputs: dict[str, Shape], dtype: str = "float32") -> ModelSignature:
     ports = [tuple(TensorPort(name, dtype, shape) for name, shape in side.items()) for side in (inputs, outputs)]
     return ModelSignature(ports[0], ports[1], {}, 8, "", {}, {}, 0, ())

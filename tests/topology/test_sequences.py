@@ -109,9 +109,6 @@ def test_speech_codes_become_sound_after_the_loop(run: Run) -> None:
     assert run(**nodes)[0][0].tolist() == [0, 0, 2, 2, 4, 4, 6, 6]
 
 
-# --- nested speech ----------------------------------------------------------------------------------------------
-
-
 def codes_of_a_frame(hidden: str) -> dict[str, Any]:
     """The inner loop: four codes of a frame, each from the embedding of the one before it."""
     return {
@@ -215,9 +212,6 @@ def test_nested_speech_with_a_prefill_and_trailing_text(run: Run) -> None:
         "embedder": component("step_embedder", codes="->tuple.tensor", text="->text.tensor"),
     }
     assert run(**nodes)[0].tolist() == [[[9, 10, 11, 12], [43, 44, 45, 46]]]
-
-
-# --- embedders, several caches ----------------------------------------------------------------------------------
 
 
 def test_a_vision_language_model_with_an_embedder_on_every_token(run: Run) -> None:
