@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Container, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from app.engine.cancel import CancelToken, RunCancelled
 from app.engine.context import NodeContext
@@ -108,10 +108,12 @@ class LoopRunner:
         inputs: dict[str, Any] = {}
         try:
             inputs, _ = self._gather()
-            instance: Any = header.instance or header.prepare()
+            instance = cast(LoopInstance, header.instance or header.prepare())
             self._start_body()
             self._step_started = perf_counter()
             results = instance.run_loop(self, inputs)
+            for slot, value in zip(self._result_slots, results, strict=True):
+                header.values[slot] = value
         except (WorkflowError, RunCancelled):
             raise
         except KeyboardInterrupt as error:
@@ -120,8 +122,6 @@ class LoopRunner:
             raise WorkflowError([header.problem(error, inputs)]) from error
         finally:
             header.seconds += perf_counter() - started
-        for slot, value in zip(self._result_slots, results, strict=True):
-            header.values[slot] = value
 
     def run_body(self, per_step: Sequence[Any], step: int) -> None:
         """See LoopDriver."""
