@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,15 @@ _FIRST_IR_WITH_DEFAULTS = 4
 
 _MOST_DIMENSIONS = 64
 """numpy's limit. A damaged file may claim millions, whose product would take minutes."""
+
+_DEEPEST_GRAPH = 32
+"""Protobuf's own readers stop at 100 nested messages, and each graph inside a graph is three."""
+
+_HOLDS_MORE = re.compile(rb"\xa0\x01[\x04\x05\x09\x0a]")
+"""AttributeProto.type (field 20) as TENSOR, GRAPH, TENSORS or GRAPHS: a node without these bytes holds none."""
+
+_LARGE_NODE = 4096
+"""Bytes. Not searched for `_HOLDS_MORE`, which would read the pages of its weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,9 @@ class TensorPort:
 class ModelSignature:
     """What a model file takes and gives, and facts about it.
 
-    weight_bytes: of all initializers, external ones included. external_files: files beside the model that hold them.
+    ops: how often each operator stands in the file, in the branches and bodies of others too.
+    weight_bytes: of all initializers and constants, external ones included.
+    external_files: files beside the model that hold them.
     """
 
     inputs: tuple[TensorPort, ...]
@@ -86,8 +98,9 @@ def read_signature(path: Path) -> ModelSignature:
         # Every time, as these files come and go without the model file changing.
         for file in signature.external_files:
             _check_external(path, file)
-    except OSError as error:
-        found = f"{path.name}, which cannot be read ({error.strerror})"
+    except (OSError, RuntimeError, ValueError) as error:
+        # Python 3.11 and 3.12 call links that go in a circle a RuntimeError, and odd characters in a path ValueError.
+        found = f"{path.name}, which cannot be read ({getattr(error, 'strerror', None) or error})"
         raise _refused(found, "check the path and its permissions", "file_missing") from error
     return signature
 
@@ -108,7 +121,9 @@ def stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=4096)
 def _read(path: Path, size: int, mtime_ns: int) -> ModelSignature:
     if not path.is_file():
-        raise _refused(f"{path.name}, which is a folder", "choose the .onnx file in it", "file_missing")
+        is_folder = path.is_dir()
+        what, fix = ("a folder", "choose the .onnx file in it") if is_folder else ("no file", "choose a model file")
+        raise _refused(f"{path.name}, which is {what}", fix, "file_missing")
     if size == 0:
         raise _refused(f"{path.name}, which is empty", "copy or download it again", "model_broken")
     try:
@@ -186,13 +201,42 @@ class _Walk:
     def graph(self, data: Buffer) -> None:
         for key, _, value in fields(data):
             if key == 1:
-                self.ops[_op_type(message(value))] += 1
+                self.node(message(value), 0)
             elif key == 5:
                 self.initializers.add(self.initializer(message(value)))
             elif key == 11:
                 self.inputs.append(_port(message(value)))
             elif key == 12:
                 self.outputs.append(_port(message(value)))
+
+    def subgraph(self, data: Buffer, depth: int) -> None:
+        if depth > _DEEPEST_GRAPH:
+            raise Malformed(f"more than {_DEEPEST_GRAPH} graphs inside one another")
+        for key, _, value in fields(data):
+            if key == 1:
+                self.node(message(value), depth)
+            elif key == 5:
+                self.initializer(message(value))
+
+    def node(self, data: Buffer, depth: int) -> None:
+        # Most nodes hold only numbers: to walk their attributes as well would triple the time.
+        has_more = len(data) >= _LARGE_NODE or _HOLDS_MORE.search(data) is not None
+        op_type = ""
+        for key, _, value in fields(data):
+            if key == 4:
+                op_type = text(value)
+                if not has_more:
+                    break
+            elif key == 5 and has_more:
+                self.attribute(message(value), depth)
+        self.ops[op_type] += 1
+
+    def attribute(self, data: Buffer, depth: int) -> None:
+        for key, _, value in fields(data):
+            if key in (5, 10):
+                self.initializer(message(value))
+            elif key in (6, 11):
+                self.subgraph(message(value), depth + 1)
 
     def initializer(self, data: Buffer) -> str:
         name, dtype = "", 0
@@ -235,13 +279,6 @@ def _pair(data: Buffer) -> tuple[str, str | int]:
         elif key == 2:
             result = value if isinstance(value, int) else text(value)
     return first, result
-
-
-def _op_type(data: Buffer) -> str:
-    for key, _, value in fields(data):
-        if key == 4:
-            return text(value)
-    return ""
 
 
 def _port(data: Buffer) -> TensorPort:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -31,6 +32,17 @@ def shape_of(port: onnx.ValueInfoProto) -> tuple[int | str | None, ...]:
     return tuple({"dim_value": dim.dim_value, "dim_param": dim.dim_param}.get(dim.WhichOneof("value")) for dim in dims)
 
 
+def parts_of(graph: onnx.GraphProto) -> tuple[list[onnx.NodeProto], list[TensorProto]]:
+    """Return the nodes and the weights of a graph and of all graphs inside it."""
+    nodes, tensors = list(graph.node), list(graph.initializer)
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        tensors += [attribute.t, *attribute.tensors] if attribute.HasField("t") else attribute.tensors
+        for inner in [attribute.g, *attribute.graphs] if attribute.HasField("g") else attribute.graphs:
+            found = parts_of(inner)
+            nodes, tensors = nodes + found[0], tensors + found[1]
+    return nodes, tensors
+
+
 def agrees_with_onnx(path: Path) -> None:
     peer = onnx.load(path)
     signature = read_signature(path)
@@ -41,9 +53,10 @@ def agrees_with_onnx(path: Path) -> None:
     assert signature.opsets == {entry.domain: entry.version for entry in peer.opset_import}
     assert (signature.ir_version, signature.producer) == (peer.ir_version, peer.producer_name)
     assert signature.metadata == {entry.key: entry.value for entry in peer.metadata_props}
-    ops = [node.op_type for node in peer.graph.node]
+    nodes, tensors = parts_of(peer.graph)
+    ops = [node.op_type for node in nodes]
     assert signature.ops == {op: ops.count(op) for op in set(ops)}
-    assert signature.weight_bytes == sum(numpy_helper.to_array(tensor).nbytes for tensor in peer.graph.initializer)
+    assert signature.weight_bytes == sum(numpy_helper.to_array(tensor).nbytes for tensor in tensors)
 
 
 @pytest.mark.parametrize("path", sorted(BUNDLED_MODELS.rglob("*.onnx")), ids=lambda path: path.stem)
@@ -67,6 +80,53 @@ def test_the_signature_of_a_model_with_external_data_is_what_onnx_reads(tmp_path
     path = add_constant(tmp_path, "ext", WEIGHTS, external="weights.bin")
     agrees_with_onnx(path)
     assert read_signature(path).external_files == (tmp_path / "weights.bin",)
+
+
+def branching(folder: Path, depth: int, external: bool = False) -> Path:
+    """Write a model of nested conditions, each branch with a weight of its own: bool [] -> float32 [400]."""
+
+    def graph(name: str, level: int) -> onnx.GraphProto:
+        weight = numpy_helper.from_array(np.full(400, level, np.float32), f"w{level}{name}")
+        node = helper.make_node("Neg", [weight.name], [f"y{level}{name}"])
+        if level < depth:
+            node = condition(f"y{level}{name}", level + 1)
+        return helper.make_graph([node], name, [], [of_type(f"y{level}{name}", 1, [400])], [weight])
+
+    def condition(output: str, level: int) -> onnx.NodeProto:
+        branches = {f"{name}_branch": graph(name, level) for name in ("then", "else")}
+        return helper.make_node("If", ["c"], [output], **branches)
+
+    whole = helper.make_graph([condition("y", 1)], "g", [of_type("c", TensorProto.BOOL, [])], [of_type("y", 1, [400])])
+    path = folder / f"if{depth}.onnx"
+    model = helper.make_model(whole, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path, save_as_external_data=external, location="if.bin" if external else None, size_threshold=0)
+    return path
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_graphs_inside_graphs_are_counted_as_onnx_finds_them(external: bool, tmp_path: Path) -> None:
+    path = branching(tmp_path, 3, external)
+    agrees_with_onnx(path)
+    assert read_signature(path).ops == {"If": 1 + 2 + 4, "Neg": 8}
+    if external:
+        assert read_signature(path).external_files == (tmp_path / "if.bin",)
+        (tmp_path / "if.bin").unlink()
+        assert refused(path).code == "external_data_missing"
+
+
+def test_graphs_nested_deeper_than_any_reader_takes_are_refused(tmp_path: Path) -> None:
+    """Built from bytes, inside out: protobuf itself refuses to write or read as many levels."""
+
+    def part(field: int, content: bytes) -> bytes:
+        return varint(field << 3 | 2) + varint(len(content)) + content
+
+    graph = b""
+    for _ in range(2000):
+        attribute = part(6, graph) + b"\xa0\x01\x05"
+        graph = part(1, part(4, b"If") + part(5, attribute))
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(part(7, graph))
+    assert "graphs inside one another" in refused(path).message
 
 
 @pytest.mark.parametrize("code", DTYPES)
@@ -169,6 +229,17 @@ def test_what_is_no_model_is_refused(content: bytes, part: str, tmp_path: Path) 
     assert part in refused(path).message
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs links and pipes of a Unix")
+def test_links_in_a_circle_and_pipes_are_refused(tmp_path: Path) -> None:
+    path = add_constant(tmp_path, "m", WEIGHTS, external="w.bin")
+    (tmp_path / "w.bin").unlink()
+    (tmp_path / "w.bin").symlink_to("w.bin")
+    (tmp_path / "link.onnx").symlink_to("link.onnx")
+    os.mkfifo(tmp_path / "pipe.onnx")
+    for bad in (path, tmp_path / "link.onnx", tmp_path / "pipe.onnx", tmp_path / "a\0b.onnx"):
+        assert refused(bad).code == "file_missing"
+
+
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     assert "cannot be read" in refused(tmp_path / "none.onnx").message
     assert "is a folder" in refused(tmp_path).message
@@ -187,11 +258,12 @@ def test_a_file_cut_off_inside_its_graph_is_refused_wherever_the_cut_is(tmp_path
 
 def test_damaged_bytes_never_raise_anything_else(tmp_path: Path) -> None:
     """2,000 copies with up to eight bytes changed, inserted or removed: each is read or refused."""
-    data = add_constant(tmp_path, "m", WEIGHTS, external="w.bin").read_bytes()
+    models = (add_constant(tmp_path, "m", WEIGHTS, external="w.bin"), branching(tmp_path, 2))
+    whole = [path.read_bytes() for path in models]
     random = np.random.default_rng(5)
     refusals = 0
     for index in range(2000):
-        damaged = bytearray(data)
+        damaged = bytearray(whole[index % 2])
         for _ in range(random.integers(1, 9)):
             at = int(random.integers(len(damaged)))
             length = int(random.integers(0, 3))
