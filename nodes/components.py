@@ -140,6 +140,7 @@ class Component:
         self._is_extended = any(port.dtype in EXTENDED for port in (*signature.inputs, *signature.outputs))
         pairs = checked_pairs(literals.get("state", []), signature)
         self._state = CarriedState(pairs, self._ports) if pairs else None
+        self._carried = frozenset(_shown_name(pair.input.name) for pair in pairs)
         self._lease: SessionLease | None = None
         self._session: Any = None
         self._options: Any = None
@@ -242,7 +243,7 @@ class Component:
             if self._context.cancel.is_set:
                 raise RunCancelled from error
             if not is_out_of_memory(error):
-                raise call_error(self._path.name, error, feeds, self._shown_ports(), hint) from error
+                raise call_error(self._path.name, error, feeds, self._shown_ports(), hint, self._carried) from error
             if not self._context.sessions.unload_all():
                 raise MemoryError(f"{self._path.name} asked for more than there is") from error
         # With the idle sessions gone it may fit.

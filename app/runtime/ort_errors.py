@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +69,23 @@ def load_error(path: Path, error: BaseException) -> InputError:
 
 
 def call_error(
-    model: str, error: BaseException, feeds: Mapping[str, Any], ports: Mapping[str, TensorPort], hint: str = ""
+    model: str,
+    error: BaseException,
+    feeds: Mapping[str, Any],
+    ports: Mapping[str, TensorPort],
+    hint: str = "",
+    carried: Collection[str] = (),
 ) -> InputError:
     """Return the error that a user sees when a call of a loaded model fails.
 
     ports: the model's inputs by the names that the user knows them by. feeds: by the model's own names.
-    hint: what else to do.
+    hint: what else to do. carried: names of inputs that carry state, which no one can wire.
     """
     for name, port in ports.items():
         if port.is_required and port.name not in feeds:
             fix = "wire it or set a value"
             return InputError(name, found="nothing", accepted=str(port), fix=fix, code="required_input_missing")
-    clash = _clash(feeds, ports)
+    clash = _clash(feeds, ports, carried)
     if clash is not None:
         return clash
     shapes = ", ".join(f"{name} {_shown(value)}" for name, value in feeds.items())
@@ -89,7 +94,7 @@ def call_error(
     return InputError("", found=found, accepted="inputs that it can compute", fix=fix, code="model_failed")
 
 
-def _clash(feeds: Mapping[str, Any], ports: Mapping[str, TensorPort]) -> InputError | None:
+def _clash(feeds: Mapping[str, Any], ports: Mapping[str, TensorPort], carried: Collection[str]) -> InputError | None:
     """Return the error for two inputs that give one symbolic dimension two sizes, or None."""
     first: dict[str, tuple[int, str]] = {}
     for name, port in ports.items():
@@ -99,6 +104,11 @@ def _clash(feeds: Mapping[str, Any], ports: Mapping[str, TensorPort]) -> InputEr
                 other_size, other = first[dim]
                 accepted = f"{port} with {dim} = {other_size} as in {other}"
                 fix = f"make {dim} the same in both"
+                state = next((port for port in (name, other) if port in carried), "")
+                if state:
+                    fix += f" on every step, or set init of {state} to zeros if it does not grow"
+                    found = f"{_shown(value)} for {name}"
+                    return InputError("state", found=found, accepted=accepted, fix=fix, code="misfit")
                 return InputError(name, found=_shown(value), accepted=accepted, fix=fix, code="misfit")
     return None
 

@@ -36,12 +36,13 @@ def propose_state_pairs(signature: ModelSignature) -> list[dict[str, str]]:
     """Return the state pairs that the port names suggest, for a person to confirm; never used while running.
 
     `past...` pairs with the `present...` of the same ending; an input NAME pairs with an output NAMEn, NAME_out,
-    NAME_next, NAME_new, next_NAME, new_NAME or present_NAME, always of the same dtype and rank. A state grows when it
-    has free dimensions besides the first.
+    NAME_next, NAME_new, next_NAME, new_NAME or present_NAME, always of the same dtype and rank. `init` is `zeros` when
+    all dimensions besides the first are fixed, or named alike before and after and by another input, e.g. the batch of
+    an LSTM; else the state grows. A `past...` with a free dimension always grows.
     """
     outputs = {port.name: port for port in signature.outputs}
     presents = {_PRESENT.sub("*", name.lower(), count=1): name for name in outputs if "present" in name.lower()}
-    pairs = []
+    found: list[tuple[TensorPort, TensorPort]] = []
     for port in signature.inputs:
         if "past" in port.name.lower():
             partner = presents.get(_PAST.sub("*", port.name.lower(), count=1))
@@ -50,9 +51,18 @@ def propose_state_pairs(signature: ModelSignature) -> list[dict[str, str]]:
             before = (f"{mark}_{port.name}" for mark in _BEFORE)
             partner = next((name for name in (*names, *before) if name in outputs), None)
         if partner is not None and _why_unlike(port, outputs[partner]) is None:
-            init = "empty" if any(not isinstance(dim, int) for dim in (port.shape or ())[1:]) else "zeros"
-            pairs.append({"input": port.name, "output": partner, "init": init})
-    return pairs
+            found.append((port, outputs[partner]))
+    carried = {port.name for port, _ in found}
+    bound = {dim for port in signature.inputs if port.name not in carried for dim in port.shape or ()}
+    return [{"input": port.name, "output": after.name, "init": _init(port, after, bound)} for port, after in found]
+
+
+def _init(port: TensorPort, after: TensorPort, bound: set[int | str | None]) -> str:
+    """Return the likely `init` of a pair. bound: dimensions of the inputs that are not carried."""
+    dims = list(zip(port.shape or (), after.shape or port.shape or (), strict=True))[1:]
+    free = [(dim, next_dim) for dim, next_dim in dims if not isinstance(dim, int)]
+    is_fixed = all(dim is not None and dim == next_dim and dim in bound for dim, next_dim in free)
+    return "zeros" if not free or (is_fixed and "past" not in port.name.lower()) else "empty"
 
 
 def checked_pairs(state: Any, signature: ModelSignature) -> tuple[StatePair, ...]:
@@ -74,7 +84,10 @@ def checked_pairs(state: Any, signature: ModelSignature) -> tuple[StatePair, ...
         reason = _why_unlike(pair.input, pair.output)
         if reason is not None:
             found = f"{output}, {pair.output}, for {name}, {pair.input}"
-            raise InputError("state", found=found, accepted=reason, fix="pair ports that belong together")
+            fix = "pair ports that belong together"
+            if pair.input.shape is None:
+                fix = "export the model with shapes, as the first value is made from them"
+            raise InputError("state", found=found, accepted=reason, fix=fix)
         if any(name == other.input.name or output == other.output.name for other in pairs):
             found = f"{name} and {output} again"
             raise InputError("state", found=found, accepted="distinct ports", fix="declare each port once")
@@ -93,6 +106,8 @@ def _why_unlike(past: TensorPort, present: TensorPort) -> str | None:
     """Return None when `present` can be the next `past`, else what must hold."""
     if past.dtype != present.dtype or numpy_dtype(past.dtype) is None:
         return "two tensors of the same dtype"
-    if past.shape is None or present.shape is None:
+    if past.shape is None:
+        return "an input whose rank the file tells"
+    if present.shape is None or len(past.shape) == len(present.shape):
         return None
-    return None if len(past.shape) == len(present.shape) else "two tensors of the same rank"
+    return "two tensors of the same rank"

@@ -41,6 +41,8 @@ def to_port(value: Any, port: TensorPort, sizes: Mapping[str, int]) -> Any:
     Floats of any width become the port's; no other array changes its dtype. A number takes the port's dtype and rank:
     it fills the fixed dimensions and the symbolic ones in `sizes` (size by symbol, bound by other inputs); others are
     1. A whole-number port cuts a number's fraction off. A list takes the port's dtype where no value changes by that.
+    A number or list beyond a float port's range is refused; in an array it becomes infinite, which is what masks that
+    hold the least float32 mean in float16.
     Raises InputError when dtype, rank or a fixed dimension does not fit.
     """
     dtype = numpy_dtype(port.dtype)
@@ -121,6 +123,8 @@ def _from_number(value: Any, port: TensorPort, dtype: np.dtype[Any], sizes: Mapp
         return value
     if not isinstance(plain, int | float):
         raise misfit(port, repr(plain), "give a number")
+    if isinstance(plain, int) and plain.bit_length() > 1023:
+        raise misfit(port, f"a number of {plain.bit_length()} bits", "give a smaller one")
     if _is_whole(dtype):
         if not math.isfinite(plain):
             raise misfit(port, f"{plain}", "give a finite number")
@@ -131,6 +135,8 @@ def _from_number(value: Any, port: TensorPort, dtype: np.dtype[Any], sizes: Mapp
         raise misfit(port, f"{plain}", "give true or false")
     elif dtype.kind == "O":
         raise misfit(port, f"{plain}", "give a text")
+    else:
+        _check_magnitude(abs(plain), port, dtype)
     array: Array = np.empty(shape, dtype)
     array.fill(plain)
     return array
@@ -157,12 +163,30 @@ def _from_list(value: Any, port: TensorPort, dtype: np.dtype[Any]) -> Array:
         _check_range(array.min().item(), array.max().item(), port, dtype)
     elif dtype.kind == "b" and not np.isin(array, (0, 1)).all():
         raise misfit(port, "a list with other values", "write true and false only")
+    elif dtype.kind != "O":
+        finite = array[np.isfinite(array)]
+        _check_magnitude(np.abs(finite).max().item() if finite.size else 0, port, dtype)
     return array.astype(dtype)
 
 
 @functools.cache
 def _is_whole(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "iu" or dtype.name in ("int4", "uint4")
+
+
+def _check_magnitude(magnitude: float, port: TensorPort, dtype: np.dtype[Any]) -> None:
+    if _float_limit(dtype) < magnitude < math.inf:
+        raise misfit(port, f"a magnitude of {float(magnitude):.9g}", f"stay within ±{_float_limit(dtype):.6g}")
+
+
+@functools.cache
+def _float_limit(dtype: np.dtype[Any]) -> float:
+    """Return the magnitude beyond which a number does not round to a finite one of this dtype."""
+    if dtype.name not in FLOAT_DTYPES:
+        return math.inf
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    # Half a unit in the last place, seen from the greatest number, which is nearly 2 ** (exponent + 1).
+    return float(info.max) * (1 + float(info.eps) / 4)
 
 
 def _check_range(least: float, most: float, port: TensorPort, dtype: np.dtype[Any]) -> None:
@@ -181,7 +205,8 @@ def _converted(value: Array, port: TensorPort, dtype: np.dtype[Any]) -> Array:
     if value.dtype.newbyteorder("=") == dtype:
         return value.astype(dtype)
     if value.dtype.name in FLOAT_DTYPES and dtype.name in FLOAT_DTYPES:
-        return value.astype(dtype)
+        with np.errstate(over="ignore"):
+            return value.astype(dtype)
     if dtype.kind == "O" and value.dtype.kind in "UT":
         return value.astype(object)
     raise misfit(port, f"{value.dtype.name} {list(value.shape)}", f"put a Cast node to {port.dtype} before it")

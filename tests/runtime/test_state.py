@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,46 @@ def test_recurrent_states_are_proposed_from_their_names(name: str, after: str) -
     """hn, stateN: the voice activity detector Silero; c_out, next_s: common in exported recurrent networks."""
     found = propose_state_pairs(signature({"input": (1, "n"), name: (2, 1, 64)}, {"output": (1, 1), after: (2, 1, 64)}))
     assert found == [{"input": name, "output": after, "init": "zeros"}]
+
+
+def test_a_recurrent_state_with_the_batch_behind_its_layers_is_of_fixed_size(tmp_path: Path) -> None:
+    """The layout of ONNX's LSTM and GRU: [layers, batch, hidden]. h_t = h_(t-1) + x, from zeros."""
+    body = "hn = Add(h, x)"
+    path = save(tmp_path, "rnn", f"(float[batch,4] x, float[2,batch,4] h) => (float[2,batch,4] hn) {{ {body} }}")
+    proposed = propose_state_pairs(read_signature(path))
+    assert proposed == [{"input": "h", "output": "hn", "init": "zeros"}]
+    made = component(path, state=proposed)
+    x = np.ones((3, 4), np.float32)
+    for expected in (1, 2, 3):
+        np.testing.assert_array_equal(made.run({"x": x}, 0)[0], np.full((2, 3, 4), expected, np.float32))
+
+    with pytest.raises(InputError, match=r"float32 \[2, 0, 4\] for h, .* set init of h to zeros") as caught:
+        component(path, state=[{"input": "h", "output": "hn", "init": "empty"}]).run({"x": x}, 0)
+    assert caught.value.input == "state"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "after"),
+    [
+        ("cache", (1, 2, None, 4), (1, 2, None, 4)),
+        ("cache", (1, 2, "P", 4), (1, 2, "T", 4)),
+        ("cache", (1, 2, "P", 4), (1, 2, "P", 4)),
+        ("past_0", (1, 2, "n", 4), (1, 2, "n", 4)),
+    ],
+)
+def test_a_state_that_may_grow_is_proposed_as_empty(name: str, shape: Shape, after: Shape) -> None:
+    partner = "present_0" if name == "past_0" else f"{name}_out"
+    found = propose_state_pairs(signature({"x": (1, "n"), name: shape}, {"y": (1,), partner: after}))
+    assert found == [{"input": name, "output": partner, "init": "empty"}]
+
+
+def test_a_state_of_unknown_rank_is_refused() -> None:
+    """Its first value could have any rank, and a wrong one would be broadcast in silence."""
+    ports = TensorPort("h", "float32", None), TensorPort("hn", "float32", None)
+    unknown = replace(signature({}, {}), inputs=ports[:1], outputs=ports[1:])
+    with pytest.raises(InputError, match="accepted an input whose rank the file tells; export the model with shapes"):
+        checked_pairs([{"input": "h", "output": "hn"}], unknown)
+    assert propose_state_pairs(unknown) == []
 
 
 def test_proposed_pairs_are_accepted_and_run(tmp_path: Path) -> None:

@@ -33,6 +33,21 @@ def test_floats_of_any_width_become_the_ports(source: str, target: str) -> None:
     assert result.astype(np.float64).tolist() == [[0.0, -1.5, 96.0]]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [-3.4028235e38, [-3.4028235e38, float("-inf")]])
+def test_the_least_float32_as_it_is_written_in_decimal_is_in_range(value: Any) -> None:
+    """It lies beyond the least float32 by less than half a unit in the last place, and so rounds to it (IEEE 754)."""
+    assert to_port(value, port("float32", "n"), {})[0] == np.finfo(np.float32).min
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("target", ["float16", "bfloat16"])
+def test_an_array_of_masks_becomes_infinite_where_it_does_not_fit(target: str) -> None:
+    values = np.array([np.finfo(np.float32).min, 0], np.float32)
+    result = to_port(values, port(target, "n"), {})
+    assert result.astype(np.float64).tolist() == [-np.inf, 0]
+
+
 @pytest.mark.parametrize("name", [*FLOATS, "int64", "uint8", "bool"])
 def test_an_array_that_fits_is_not_copied(name: str) -> None:
     values = np.zeros((2, 3), dtype(name))
@@ -107,6 +122,12 @@ def test_a_list_takes_the_ports_dtype(value: Any, to: TensorPort, expected: Arra
         (2**63, port("int64"), "found 9223372036854775808"),
         (0.5, port("bool"), "give true or false"),
         (3, port("string", 1), "give a text"),
+        (70_000.0, port("float16", 1), "found a magnitude of 70000, .* stay within ±65520"),
+        (-(10**39), port("float32"), "found a magnitude of 1e[+]39"),
+        (1e39, port("bfloat16"), "found a magnitude of 1e[+]39"),
+        (10**400, port("float32"), "found a number of 1329 bits"),
+        (-(10**400), port("int64"), "found a number of 1329 bits"),
+        ([0.5, -1e5], port("float16", 2), "found a magnitude of 100000"),
         (np.complex64(1j), port("float32"), "give a number"),
         ("text", port("float32"), "wire a tensor"),
         ([300], port("uint8", 1), "found 300, .* stay within 0 and 255"),
