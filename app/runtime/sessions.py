@@ -29,6 +29,7 @@ class LoadedSession:
     """A session and what the pool knows of it.
 
     session: onnxruntime.InferenceSession. bytes: of its weights. users: open leases.
+    choice: for what its users asked; where they asked for several devices, one that is not used counts first.
     providers_used: as the session itself names them. is_stale: the file has changed since and was loaded anew.
     """
 
@@ -98,6 +99,8 @@ class SessionPool:
                 if found is not None:
                     self._loaded.move_to_end(key)
                     self.hits += 1
+                    if found.users == 0 or choice.fell_back:
+                        found.choice = choice
                     found.users += 1
                     return SessionLease(self, found)
                 waiting = self._loading.get(key)

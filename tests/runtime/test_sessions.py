@@ -178,6 +178,23 @@ def test_the_report_says_what_was_asked_for_and_what_is_used(tmp_path: Path) -> 
     }
 
 
+def test_a_fallback_is_reported_for_a_session_that_another_device_had_loaded(tmp_path: Path) -> None:
+    path = add_constant(tmp_path, "m", np.array([1, 2]))
+    pool = SessionPool()
+
+    def asked_and_fell_back() -> tuple[str, bool]:
+        [entry] = pool.report()
+        return entry["device"], entry["fell_back"]
+
+    with pool.lease(path, "cpu"):
+        assert asked_and_fell_back() == ("cpu", False)
+        with pool.lease(path, "directml"), pool.lease(path, "cpu"):
+            assert asked_and_fell_back() == ("directml", True)
+    assert pool.loads == 1
+    with pool.lease(path, "cpu"):
+        assert asked_and_fell_back() == ("cpu", False), "a new use"
+
+
 def test_sessions_do_not_spin_keep_no_arena_and_leave_a_core_free(tmp_path: Path) -> None:
     with SessionPool().lease(add_constant(tmp_path, "m", np.array([1])), "cpu") as lease:
         options = lease.session.get_session_options()
