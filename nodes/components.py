@@ -38,6 +38,8 @@ SETTINGS = (
 
 _OWN = frozenset(port.name for port in SETTINGS)
 _PREFIX = "input."
+_TAKEN = re.compile(rf"(?:{re.escape(_PREFIX)})*(?:{'|'.join(map(re.escape, sorted(_OWN)))})")
+"""Names that get the prefix. Those that look as if they had it get it again, so that no two ports share a name."""
 
 
 def onnx_component(folders: Folders) -> NodeType:
@@ -85,7 +87,7 @@ def onnx_component(folders: Folders) -> NodeType:
 
 
 def _shown_name(name: str) -> str:
-    return f"{_PREFIX}{name}" if name in _OWN else name
+    return f"{_PREFIX}{name}" if _TAKEN.fullmatch(name) else name
 
 
 def _input_port(port: TensorPort, group: str) -> InputPort:

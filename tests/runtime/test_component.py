@@ -98,6 +98,17 @@ def test_a_model_input_called_like_a_setting_gets_a_prefix(tmp_path: Path) -> No
     assert caught.value.input == "input.state"
 
 
+def test_a_model_input_that_already_has_the_prefix_is_told_apart(tmp_path: Path) -> None:
+    path = save(tmp_path, "m", "(float[n] model, float[n] other) => (float[n] y) { y = Sub(model, other) }")
+    model = onnx.load(path)
+    model.graph.input[1].name = model.graph.node[0].input[1] = "input.model"  # the text format has no dots
+    onnx.save(model, path)
+    names = [port.name for port in onnx_component(Folders(models=(tmp_path,))).ports_for({"model": path.name}).inputs]
+    assert names[-2:] == ["input.model", "input.input.model"]
+    fed = {"input.model": np.array([5], np.float32), "input.input.model": np.array([3], np.float32)}
+    assert component(path).run(fed, 0)[0].tolist() == [2]
+
+
 def test_the_fingerprint_changes_with_the_file_and_with_its_weights(tmp_path: Path) -> None:
     path = add_constant(tmp_path, "m", np.array([1, 2]), external="w.bin")
     fingerprint = node_type(tmp_path).fingerprint
