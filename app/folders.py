@@ -39,10 +39,19 @@ def _find(name: str, roots: tuple[Path, ...], input: str, what: str, fix: str) -
         raise InputError(input, found=repr(name), accepted=accepted, fix="give its path relative to such a folder")
     for root in roots:
         path = root / name
-        if not path.resolve().is_relative_to(root.resolve()):
-            continue
-        if path.exists():
+        if _is_there(path, root):
             return path
     outside = Path(name).is_absolute() or ".." in Path(name).parts
     found = f"{name!r}, which is {'outside of these folders' if outside else 'not there'}"
     raise InputError(input, found=found, accepted=accepted, fix=fix, code="file_outside" if outside else "file_missing")
+
+
+def _is_there(path: Path, root: Path) -> bool:
+    """Return whether the path exists and stays inside of the root, links followed."""
+    try:
+        return path.resolve().is_relative_to(root.resolve()) and path.exists()
+    except (
+        OSError,
+        RuntimeError,
+    ):  # a name too long for the system, links in a circle (RuntimeError before Python 3.13)
+        return False
