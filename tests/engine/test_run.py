@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +25,9 @@ from app.engine.events import (
     Steered,
     StepFinished,
 )
+from app.graph import socket
 from app.graph.errors import WorkflowError
-from app.graph.node import Help, Out, node
+from app.graph.node import Array, Help, Out, node
 from tests.engine.kit import calls, engine, recorder, values, workflow
 
 
@@ -397,3 +399,35 @@ def test_a_loop_takes_lists_of_numbers_as_tensors(tmp_path: Path) -> None:
 def test_timesteps_that_are_no_numbers_are_refused(tmp_path: Path, timesteps: list[Any]) -> None:
     with pytest.raises(WorkflowError, match="input timesteps"):
         engine(tmp_path).run(counting_loop(steps=3, timesteps=timesteps))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("latent", "bad"),
+    [
+        ([math.inf, -math.inf, 1.0], 2),
+        ([math.nan, 1.0, 1.0], 1),
+        ([1e30, -1e30, 1e30], 0),
+        ([3.4e38, 3.4e38, 0.0], 0),
+        ([0.0, 0.0, 0.0], 0),
+    ],
+)
+def test_only_values_that_are_not_finite_are_refused(tmp_path: Path, latent: list[float], bad: int) -> None:
+    """Infinities of both signs must not cancel out, and large values are no fault though their squares overflow."""
+
+    @node(category="test")
+    def give(value: Annotated[Array, Help("ignored")]) -> Annotated[Array, Out("value"), socket.TENSOR]:
+        """Give the values under test."""
+        return np.array(latent, np.float32)
+
+    document = workflow(
+        start=("TensorFill", {"shape": [3], "value": 0.0}),
+        loop=("DenoiseLoop", {"latent": "->start.tensor", "prediction": "->give.value", "steps": 1}),
+        give=("Give", {"value": "->loop.sample"}),
+        out=("Collect", {"value": "->loop.latent"}),
+    )
+    record = engine(tmp_path, give).run(document)
+    if bad:
+        assert f"{bad} of 3 values NaN or infinite at step 1 of 1" in record.problems[0].message
+    else:
+        assert values(record)[0].tolist() == np.array(latent, np.float32).tolist()
