@@ -233,8 +233,8 @@ def _usable(value: Any, input: str, step: int, steps: int) -> Array:
     if prediction.dtype.kind not in "iub":
         if prediction.dtype != np.float32:
             prediction = prediction.astype(np.float32)
-        # The sum of squares tells in the usual case, in one pass and without a warning of numpy's. It may overflow where
-        # no value does, so only the full look decides.
+        # The sum of squares tells in the usual case, in one pass and without a warning of numpy's. It may overflow
+        # where no value does, so only the full look decides.
         if not math.isfinite(np.vdot(prediction, prediction)) and not np.isfinite(prediction).all():
             bad = prediction.size - int(np.isfinite(prediction).sum())
             raise InputError(
