@@ -1,0 +1,1 @@
+"""The server process: routes, WebSocket streams, queue, storage, security. It never imports ONNX Runtime."""
