@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -31,12 +31,25 @@ class ExtensionReport:
     traceback: str = ""
 
 
-def load_extensions(registry: Registry, folder: Path) -> list[ExtensionReport]:
+def load_extensions(
+    registry: Registry, folder: Path, skip: Container[str] = (), before: Callable[[str], None] | None = None
+) -> list[ExtensionReport]:
     """Register what the folder's files and packages and the installed entry points define; one report for each.
 
     A broken extension is reported and skipped as a whole; it never raises.
+    skip: extensions that ended the process when they were last loaded. before: called before each is loaded.
     """
-    return [_load(registry, name, load) for name, load in (*_in_folder(folder), *_installed())]
+    reports = []
+    for name, load in (*_in_folder(folder), *_installed()):
+        if name in skip:
+            reports.append(
+                ExtensionReport(name, error="it ended the process while it was loaded; mend it or remove it")
+            )
+            continue
+        if before is not None:
+            before(name)
+        reports.append(_load(registry, name, load))
+    return reports
 
 
 def node_types_in(module: ModuleType) -> list[NodeType]:

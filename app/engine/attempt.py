@@ -89,8 +89,12 @@ class Attempt:
         return base_by_node
 
     def _signatures(self) -> dict[str, bytes]:
-        """Return the signature of every item of the outermost level, by its head."""
+        """Return the signature of every item of the outermost level, by its head.
+
+        What writes files counts with the folder that it writes to: another folder has not got them yet.
+        """
         signatures: dict[str, bytes] = {}
+        folder = str(self._engine.folders.output).encode("utf-8", "surrogateescape")
 
         def of_source(source: Source) -> bytes:
             return signatures[source.node] + source.output.to_bytes(4, "little")
@@ -103,6 +107,8 @@ class Attempt:
                     signatures[header.id] = loop_signature(header, body, of_source)
                 else:
                     signatures[header.id] = node_signature(header, of_source)
+                if any(self._graph[node].type.output_node for node in _nodes(item)):
+                    signatures[header.id] += folder
             except (InputError, OSError) as error:  # a model file that has gone since validation
                 raise WorkflowError([self._gone(header, error)]) from error
         return signatures
@@ -233,6 +239,11 @@ class Attempt:
     def missed_steering(self) -> str | None:
         """Return the node of a change that came too late for the last pass, or None."""
         return self._steering.first_waiting()
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether any live value acted."""
+        return bool(self._steering.steered)
 
     def _is_steered(self, item: Item) -> bool:
         return not self._steering.steered.isdisjoint(_nodes(item))

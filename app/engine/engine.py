@@ -29,14 +29,19 @@ class Engine:
     device: str = "auto"
 
     def start(
-        self, workflow: Workflow, emit: Callable[[Event], None] = ignore, targets: Iterable[str] | None = None
+        self,
+        workflow: Workflow,
+        emit: Callable[[Event], None] = ignore,
+        targets: Iterable[str] | None = None,
+        id: str = "",
     ) -> Run:
         """Return a run that is ready to be executed. Raises WorkflowError when the workflow cannot run.
 
         emit: receives every event, on the thread that executes the run; it must not block.
         targets: run only what these nodes need; all output nodes when None.
+        id: the run's id, a new one when empty.
         """
-        return Run(self, workflow, emit, targets)
+        return Run(self, workflow, emit, targets, id)
 
     def run(
         self, workflow: Workflow, emit: Callable[[Event], None] = ignore, targets: Iterable[str] | None = None

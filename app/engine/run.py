@@ -60,10 +60,15 @@ class Run:
     """One run. `execute` blocks; `override` and `cancel` may be called from other threads meanwhile."""
 
     def __init__(
-        self, engine: Engine, workflow: Workflow, emit: Callable[[Event], None], targets: Iterable[str] | None = None
+        self,
+        engine: Engine,
+        workflow: Workflow,
+        emit: Callable[[Event], None],
+        targets: Iterable[str] | None = None,
+        id: str = "",
     ) -> None:
-        """Raises WorkflowError when the workflow cannot run."""
-        self.id = uuid.uuid4().hex
+        """Raises WorkflowError when the workflow cannot run. id: a new one when empty."""
+        self.id = id or uuid.uuid4().hex
         self.workflow = workflow
         self.record = RunRecord()
         self._engine = engine
@@ -115,21 +120,38 @@ class Run:
         node that the changes reach. Raises WorkflowError, and changes nothing, when the workflow would not run so.
         """
         with self._lock:
+            if self.steer(changes):
+                return True
+            workflow = self.workflow.with_inputs(changes)
+            self._graph, self._plan = resolve(self._engine, workflow, self._targets)
+            self.workflow = workflow
+            self._restart_from = next(iter(changes))[0]
+            self._attempt.cancel.cancel()
+            return False
+
+    def steer(self, changes: Mapping[tuple[str, str], Any]) -> bool:
+        """Change literal inputs if all of them can act from the next step on; else change nothing and return False.
+
+        Raises WorkflowError, and changes nothing, when the run has ended or the workflow would not run so.
+        """
+        with self._lock:
             if self.record.status not in ("queued", "running"):
                 message = (
                     f"found a run that has ended ({self.record.status}), accepted one that goes on; start a new run"
                 )
                 raise WorkflowError.of(message, "run_ended")
             workflow = self.workflow.with_inputs(changes)
-            graph, new_plan = resolve(self._engine, workflow, self._targets)
+            resolve(self._engine, workflow, self._targets)
+            if self._restart_from is not None or not all(self._attempt.can_steer(*place) for place in changes):
+                return False
             self.workflow = workflow
-            if self._restart_from is None and all(self._attempt.can_steer(*place) for place in changes):
-                self._attempt.steer(changes)
-                return True
-            self._graph, self._plan = graph, new_plan
-            self._restart_from = next(iter(changes))[0]
-            self._attempt.cancel.cancel()
-            return False
+            self._attempt.steer(changes)
+            return True
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether live values acted in the attempt that ran last: its results mix values and were not cached."""
+        return self._attempt.is_steered
 
     def cancel(self) -> None:
         """Stop the run: between nodes, between steps, or inside a session call."""
