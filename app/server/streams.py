@@ -1,0 +1,141 @@
+"""Event streams of our own API: one ordered stream per client, kept for a while after its connection is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from app.server.outgoing import Outgoing
+
+KEEP_EVENTS = 20_000
+KEEP_BYTES = 8 << 20
+KEEP_S = 120.0
+"""How long the stream of a client without connection goes on collecting."""
+MAX_STREAMS = 2_000
+
+EVERYONE = "*"
+
+
+class Stream:
+    """The events of one client, numbered from 1, the newest kept within bounds.
+
+    id: new with every stream, so that a number from before a restart is not taken for one of this stream.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self.client_id = client_id
+        self.number = 0
+        self.topics: set[str] = {EVERYONE, f"client:{client_id}"}
+        self.connections: set[Outgoing] = set()
+        self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
+
+    def add(self, payload: bytes) -> None:
+        """Number an event, keep it, and pass it to every connection."""
+        self.number += 1
+        self._kept.append((self.number, payload))
+        self._kept_bytes += len(payload)
+        while len(self._kept) > KEEP_EVENTS or self._kept_bytes > KEEP_BYTES:
+            self._kept_bytes -= len(self._kept.popleft()[1])
+        for connection in tuple(self.connections):
+            connection.text(payload, self.number)
+
+    def after(self, number: int) -> list[tuple[int, bytes]] | None:
+        """Return the events after that number, or None when some of them are kept no more."""
+        first = self._kept[0][0] if self._kept else self.number + 1
+        if number + 1 < first or number > self.number:
+            return None
+        return [entry for entry in self._kept if entry[0] > number]
+
+
+class Streams:
+    """All streams, by client id, and who wants to hear of what."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, Stream] = {}
+        self._by_topic: dict[str, set[Stream]] = {}
+
+    def open(self, client_id: str) -> Stream:
+        """Return the stream of a client, a new one if there is none."""
+        stream = self._by_client.get(client_id)
+        if stream is None:
+            if len(self._by_client) >= MAX_STREAMS:
+                self._forget_idle()
+            stream = self._by_client[client_id] = Stream(client_id)
+            for topic in stream.topics:
+                self._by_topic.setdefault(topic, set()).add(stream)
+        return stream
+
+    def subscribe(self, stream: Stream, topic: str) -> None:
+        """Let a stream hear of a topic: `run:ID`, `live:ID` or `all`."""
+        stream.topics.add(topic)
+        self._by_topic.setdefault(topic, set()).add(stream)
+
+    def unsubscribe(self, stream: Stream, topic: str) -> None:
+        """Let a stream hear of a topic no more."""
+        stream.topics.discard(topic)
+        self._drop(stream, topic)
+
+    def is_connected(self, client_id: str) -> bool:
+        """Return whether a client has a connection."""
+        stream = self._by_client.get(client_id)
+        return stream is not None and bool(stream.connections)
+
+    def publish(self, topics: Iterable[str], event: dict[str, Any]) -> None:
+        """Add an event to every stream that wants one of the topics; each gets it once."""
+        listeners = self._listeners(topics)
+        if listeners:
+            payload = json.dumps(event, separators=(",", ":")).encode()
+            for stream in listeners:
+                stream.add(payload)
+
+    def publish_preview(self, topics: Iterable[str], key: Hashable, header: dict[str, Any], picture: bytes) -> None:
+        """Send a picture to whoever is connected now: 4 bytes of header length (big endian), JSON header, picture."""
+        listeners = self._listeners(topics)
+        if any(stream.connections for stream in listeners):
+            text = json.dumps(header, separators=(",", ":")).encode()
+            payload = len(text).to_bytes(4, "big") + text + picture
+            for stream in listeners:
+                for connection in stream.connections:
+                    connection.preview(key, payload)
+
+    def detach(self, stream: Stream, connection: Outgoing) -> None:
+        """A connection has ended; its stream is forgotten if no other comes in time."""
+        stream.connections.discard(connection)
+        if not stream.connections:
+            asyncio.get_running_loop().call_later(KEEP_S, self._forget_if_idle, stream)
+
+    def _listeners(self, topics: Iterable[str]) -> set[Stream]:
+        found: set[Stream] = set()
+        for topic in topics:
+            found |= self._by_topic.get(topic, set())
+        return found
+
+    def _forget_if_idle(self, stream: Stream) -> None:
+        if not stream.connections and self._by_client.get(stream.client_id) is stream:
+            self._forget(stream)
+
+    def _forget_idle(self) -> None:
+        for stream in [stream for stream in self._by_client.values() if not stream.connections]:
+            self._forget(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        del self._by_client[stream.client_id]
+        for topic in stream.topics:
+            self._drop(stream, topic)
+
+    def _drop(self, stream: Stream, topic: str) -> None:
+        streams = self._by_topic.get(topic, set())
+        streams.discard(stream)
+        if not streams:
+            self._by_topic.pop(topic, None)
+
+
+def joined(entries: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return one frame of numbered events: {"seq": number of the last, "events": [...]}."""
+    return b'{"seq":%d,"events":[%s]}' % (entries[-1][0], b",".join(payload for _, payload in entries))
