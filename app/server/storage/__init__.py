@@ -1,0 +1,1 @@
+"""What the server keeps in SQLite: the queue, the history, and which files the runs wrote."""
