@@ -46,7 +46,7 @@ def event_json(event: Event, roots: Roots) -> dict[str, Any] | None:
             times = {"step": event.step, "steps": event.steps, "seconds": round(event.seconds, 6)}
             return {"type": "step_finished", "node": event.node, **times}
         case Output():
-            return {"type": "output", **output_json(event, roots)}
+            return {"type": "output", "output": output_json(event, roots)}
         case Steered():
             return {"type": "steered", "node": event.node, "input": event.input, "step": event.step}
         case Restarted(node=node):
@@ -56,12 +56,17 @@ def event_json(event: Event, roots: Roots) -> dict[str, Any] | None:
 
 
 def output_json(output: Output, roots: Roots) -> dict[str, Any]:
-    """Return an output: node, kind, and folder with path or value. Paths are relative: a client sees no other."""
-    entry: dict[str, Any] = {"node": output.node, "kind": output.type}
+    """Return an output: node, type, and folder with path or value. Paths are relative: a client sees no other."""
+    entry: dict[str, Any] = {"node": output.node, "type": output.type}
     if output.path is not None:
         entry |= place_of(Path(output.path), roots)
     extras = {"value": finite(output.value), "step": output.step}
     return entry | {key: value for key, value in extras.items() if value is not None}
+
+
+def preview_output(node: str, path: Path, roots: Roots) -> dict[str, Any]:
+    """Return a picture that a node showed as an output of type preview."""
+    return {"node": node, "type": "preview", **place_of(path, roots)}
 
 
 def place_of(path: Path, roots: Roots) -> dict[str, str]:

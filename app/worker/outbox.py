@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeAlias
 
 from app.engine.events import Event, Preview, Restarted
 from app.engine.run import Run
-from app.worker.event_json import Roots, event_json, place_of, problem_data
-from app.worker.previews import LastPreviews, PreviewBudget
+from app.worker.event_json import Roots, event_json, preview_output, problem_data
+from app.worker.previews import KeptPreviews, PreviewBudget
 from app.worker.settings import Job
-
-log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
 Send: TypeAlias = Callable[[dict[str, Any], Sequence[bytes]], None]
 
 
-@dataclass(slots=True)
 class OngoingRun:
     """One run in this worker. roots: folders by the names that clients know. folder: where its previews are kept."""
 
-    job: Job
-    roots: Roots
-    folder: Path
-    run: Run | None = None
-    budget: PreviewBudget = field(init=False)
-    last: LastPreviews = field(default_factory=LastPreviews)
+    def __init__(self, job: Job, roots: Roots, folder: Path) -> None:
+        self.job = job
+        self.roots = roots
+        self.run: Run | None = None
+        self.budget = PreviewBudget(job.previews)
+        self.kept = KeptPreviews(folder)
 
-    def __post_init__(self) -> None:
-        self.budget = PreviewBudget(self.job.previews)
+    @property
+    def started_run(self) -> Run:
+        """The engine's run. Raises RuntimeError before it is made."""
+        if self.run is None:
+            raise RuntimeError(f"run {self.job.id} has not started")
+        return self.run
+
+    def document(self) -> dict[str, Any]:
+        """Return the workflow as it runs now."""
+        return self.started_run.workflow.to_json()
 
 
 class Outbox:
@@ -93,45 +96,26 @@ class Outbox:
     def _send_events(self, ongoing: OngoingRun | None, events: Sequence[Event]) -> None:
         if ongoing is None or not events:
             return
-        entries: list[dict[str, Any]] = []
-        blobs: list[bytes] = []
-        offset = 0
+        frame = _EventFrame(ongoing)
         newest = _newest_previews(events)
         for place, event in enumerate(events):
             if isinstance(event, Preview):
-                index = ongoing.last.add(event)
-                data = ongoing.budget.encode(event) if place in newest else None
-                if data is not None:
-                    entry = {"type": "preview", "node": event.node, "step": event.step, "index": index}
-                    entries.append(entry | {"mime": "image/jpeg", "blob": [offset, len(data)]})
-                    blobs.append(data)
-                    offset += len(data)
-                continue
-            if isinstance(event, Restarted):
-                ongoing.last.clear()
-            made = event_json(event, ongoing.roots)
-            if made is not None:
-                entries.append(made)
-        if entries:
-            self._send({"type": "events", "run": ongoing.job.id, "events": entries}, blobs)
+                frame.add_preview(event, is_newest=place in newest)
+            else:
+                frame.add(event)
+        if frame.entries:
+            self._send({"type": "events", "run": ongoing.job.id, "events": frame.entries}, frame.blobs)
 
     def _end(self, ongoing: OngoingRun) -> dict[str, Any]:
-        """Keep the last previews of a run that ended well as files; return the message with its record."""
-        assert ongoing.run is not None
-        run, record = ongoing.run, ongoing.run.record
-        previews: list[dict[str, Any]] = []
-        if record.status == "done":
-            try:
-                for node, path in ongoing.last.write(ongoing.folder, run.workflow.to_json()):
-                    previews.append({"node": node, "kind": "preview", **place_of(path, ongoing.roots)})
-            except OSError as error:  # a preview is not worth losing the run's results
-                log.warning("previews of run %s cannot be kept: %s", run.id, error)
+        """Keep what loops showed last as files; return the message with the run's record."""
+        run, record = ongoing.started_run, ongoing.started_run.record
+        previews = ongoing.kept.finish(ongoing.document()) if record.status == "done" else []
         return {
             "type": "ended",
             "run": run.id,
             "status": record.status,
             "problems": [problem_data(problem) for problem in record.problems],
-            "previews": previews,
+            "previews": [preview_output(node, path, ongoing.roots) for node, path in previews],
             "seconds": record.seconds,
             "seconds_by_node": record.seconds_by_node,
             "step_seconds_by_loop": record.step_seconds_by_loop,
@@ -140,6 +124,37 @@ class Outbox:
             "session_hits": record.session_hits,
             "is_steered": run.is_steered,
         }
+
+
+class _EventFrame:
+    """Events of one run, made ready to be sent together."""
+
+    def __init__(self, ongoing: OngoingRun) -> None:
+        self.entries: list[dict[str, Any]] = []
+        self.blobs: list[bytes] = []
+        self._ongoing = ongoing
+        self._offset = 0
+
+    def add(self, event: Event) -> None:
+        """Add an event that is no picture."""
+        if isinstance(event, Restarted):
+            self._ongoing.kept.restart()
+        entry = event_json(event, self._ongoing.roots)
+        if entry is not None:
+            self.entries.append(entry)
+
+    def add_preview(self, event: Preview, *, is_newest: bool) -> None:
+        """Keep a picture; add it if it is worth sending."""
+        ongoing = self._ongoing
+        index, path = ongoing.kept.add(event, ongoing.document())
+        data = ongoing.budget.encode(event) if is_newest else None
+        if data is not None:
+            entry = {"type": "preview", "node": event.node, "step": event.step, "index": index}
+            self.entries.append(entry | {"mime": "image/jpeg", "blob": [self._offset, len(data)]})
+            self.blobs.append(data)
+            self._offset += len(data)
+        if path is not None:
+            self.entries.append({"type": "output", "output": preview_output(event.node, path, ongoing.roots)})
 
 
 def _newest_previews(events: Sequence[Event]) -> set[int]:

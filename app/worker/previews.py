@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import io
+import logging
+from collections import Counter
 from pathlib import Path
 from time import perf_counter
 
 from app.engine.events import Preview
 from app.graph.node import Array
+from app.png import write_png
 from app.worker.settings import PreviewSettings
+
+log = logging.getLogger(__name__)
 
 SHARE = 0.1
 """Largest share of a run's time that its previews may take on average (live.md: a tenth of the step time)."""
@@ -53,36 +58,44 @@ def jpeg(pixels: Array, px: int) -> bytes:
     return buffer.getvalue()
 
 
-class LastPreviews:
-    """The pictures that each preview node showed last, to be kept as files of the run."""
+class KeptPreviews:
+    """Previews as PNG files of the run: outside of loops at once, of a loop those of its last step, at the end."""
 
-    def __init__(self) -> None:
-        self._by_node: dict[str, tuple[int | None, list[Array]]] = {}
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._last: dict[str, tuple[int, list[Array]]] = {}
+        self._written: Counter[str] = Counter()
 
-    def add(self, event: Preview) -> int:
-        """Remember a preview; return its number among those of the same node and step."""
-        step, pictures = self._by_node.get(event.node, (None, []))
-        if event.step is not None and step != event.step:
-            pictures = []
-        pictures.append(event.image)
-        self._by_node[event.node] = (event.step, pictures)
-        return len(pictures) - 1
+    def add(self, event: Preview, document: dict[str, object]) -> tuple[int, Path | None]:
+        """Return a preview's number among those of the same node and step, and its file if one was written now."""
+        if event.step is None:
+            path = self._write(event.node, event.image, document)
+            return self._written[event.node] - 1, path
+        step, pictures = self._last.get(event.node, (event.step, []))
+        pictures = [*(pictures if step == event.step else []), event.image]
+        self._last[event.node] = (event.step, pictures)
+        return len(pictures) - 1, None
 
-    def clear(self) -> None:
-        """Forget all: the run starts again."""
-        self._by_node.clear()
+    def restart(self) -> None:
+        """Forget what was shown: the run starts again."""
+        self._last.clear()
 
-    def write(self, folder: Path, document: dict[str, object]) -> list[tuple[str, Path]]:
-        """Write the pictures as PNG files that carry the workflow; return (node, path) of each. Raises OSError."""
-        from app.png import write_png
+    def finish(self, document: dict[str, object]) -> list[tuple[str, Path]]:
+        """Write what loops showed last; return (node, path) of each."""
+        shown = [(node, pixels) for node, (_, pictures) in self._last.items() for pixels in pictures]
+        written = [(node, self._write(node, pixels, document)) for node, pixels in shown]
+        return [(node, path) for node, path in written if path is not None]
 
-        written = []
-        for node, (_, pictures) in self._by_node.items():
-            for index, pixels in enumerate(pictures):
-                path = folder / f"preview_{_name(node)}_{index + 1:05d}.png"
-                write_png(path, pixels, document)
-                written.append((node, path))
-        return written
+    def _write(self, node: str, pixels: Array, document: dict[str, object]) -> Path | None:
+        """Write one picture; a preview is not worth losing the run's results when it cannot be written."""
+        self._written[node] += 1
+        path = self._folder / f"preview_{_name(node)}_{self._written[node]:05d}.png"
+        try:
+            write_png(path, pixels, document)
+        except OSError as error:
+            log.warning("preview %s cannot be kept: %s", path, error)
+            return None
+        return path
 
 
 def _name(node: str) -> str:
