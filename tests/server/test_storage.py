@@ -388,6 +388,34 @@ def test_a_broken_file_moves_aside_and_the_server_starts_anew(tmp_path: Path, ho
         assert not (tmp_path / "ortloom.db-wal").exists()
 
 
+def test_pages_broken_by_a_breakdown_are_found_at_the_next_start(tmp_path: Path) -> None:
+    """A copy of files in use is what a breakdown leaves: damage in the middle is found before a run stumbles on it."""
+    after = tmp_path / "after"
+    after.mkdir()
+
+    async def fill(store: RunStore) -> None:
+        await store.add_many([a_run(str(index)) for index in range(500)])
+        await store._database.close()
+        async with opened(tmp_path) as again:
+            await again.add(a_run("last"))
+            for name in ("ortloom.db", "ortloom.db-wal"):
+                (after / name).write_bytes((tmp_path / name).read_bytes())
+
+    async def look(store: RunStore) -> tuple[str | None, tuple[int, int]]:
+        return store._database.recovered, await store.queue_counts()
+
+    with_store(tmp_path, fill)
+    assert with_store(after, look) == (None, (0, 501))
+    with_store(tmp_path, lambda store: store.clear_queued())
+    with_store(tmp_path, fill)
+    whole = (after / "ortloom.db").read_bytes()
+    half = len(whole) // 2
+    (after / "ortloom.db").write_bytes(whole[:half] + b"\xff" * 40_960 + whole[half + 40_960 :])
+    recovered, counts = with_store(after, look)
+    assert recovered is not None
+    assert counts == (0, 0)
+
+
 def test_a_whole_file_is_not_recovered(tmp_path: Path) -> None:
     """`recovered` is None for a new file and for one that was closed well."""
 

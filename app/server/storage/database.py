@@ -280,8 +280,12 @@ def _open_or_replace(path: Path, busy_timeout_s: float) -> tuple[sqlite3.Connect
 
 
 def _open(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
+    log_file = Path(f"{path}-wal")
+    was_left_open = log_file.exists() and log_file.stat().st_size > 0
     connection = _connect(path, busy_timeout_s)
     try:
+        if was_left_open:  # by a server or a machine that broke down: what else did it leave? 1 ms per MB tells
+            _check_pages(connection)
         connection.execute("begin immediate")
         upgrade(connection)
         connection.execute("commit")
@@ -294,6 +298,15 @@ def _open(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _check_pages(connection: sqlite3.Connection) -> None:
+    """Read every page. Raises sqlite3.DatabaseError, as if SQLite had come across it, for the first broken one."""
+    found = connection.execute("pragma quick_check(1)").fetchone()[0]
+    if found != "ok":
+        error = sqlite3.DatabaseError(found)
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise error
 
 
 def _move_aside(path: Path) -> Path:

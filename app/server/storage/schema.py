@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -172,8 +172,8 @@ class StoredRun:
     source: Source
     name: str
     workflow_id: str | None
-    targets: tuple[str, ...] | None
     created: float
+    targets: tuple[str, ...] | None = None
     started: float | None = None
     ended: float | None = None
     attempts: int = 0
@@ -219,16 +219,24 @@ LIGHT_SELECT = f"select {_COLUMNS} from runs"
 FULL_SELECT = f"select {_COLUMNS}, {_DOCUMENTS} from runs join documents on run = number"
 
 
+_DECODERS: dict[str, Callable[[str], Any]] = {
+    "targets": lambda text: tuple(json.loads(text)),
+    "problems": lambda text: tuple(Problem(*fields) for fields in json.loads(text)),
+    "messages": json.loads,
+    "seconds_by_node": json.loads,
+    "step_seconds_by_loop": json.loads,
+    "cached": lambda text: tuple(json.loads(text)),
+    "node_types": lambda text: tuple(text.split("\n")[1:-1]),
+}
+
+
 def run_of(row: sqlite3.Row) -> StoredRun:
     """Return the run in a row of LIGHT_SELECT or FULL_SELECT, its outputs left out."""
-    fields: dict[str, Any] = {name: row[name] for name in row.keys()}  # noqa: SIM118 - a Row iterates over its values
-    fields["targets"] = None if row["targets"] is None else tuple(json.loads(row["targets"]))
-    fields["cached"] = tuple(json.loads(row["cached"] or "[]"))
-    fields["messages"] = json.loads(row["messages"] or "[]")
-    for name in ("seconds_by_node", "step_seconds_by_loop"):
-        fields[name] = json.loads(row[name] or "{}")
-    fields["problems"] = tuple(Problem(*item) for item in json.loads(row["problems"] or "[]"))
-    fields["node_types"] = tuple(row["node_types"].split("\n")[1:-1])
+    fields: dict[str, Any] = dict(zip(row.keys(), row, strict=True))
+    for name, decode in _DECODERS.items():
+        text = fields.pop(name)
+        if text is not None:  # else the default of the field holds
+            fields[name] = decode(text)
     return StoredRun(**fields)
 
 
@@ -237,9 +245,12 @@ def problems_json(problems: Sequence[Problem]) -> str:
     return to_json([[item.message, item.code, item.node, item.title, item.input] for item in problems])
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
 def to_json(value: Any) -> str:
     """Return short JSON in ASCII: SQLite refuses the halves of surrogate pairs that clients may send."""
-    return json.dumps(value, separators=(",", ":"))
+    return _encode(value)
 
 
 def output_row(run: int, position: int, output: StoredOutput) -> tuple[Any, ...]:
