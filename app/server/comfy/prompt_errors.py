@@ -15,7 +15,7 @@ from app.graph.validation import validate
 from app.server.comfy.input_config import input_config
 from app.server.comfy.node_faults import Fault, circle, fault_of, refused, without_folders
 from app.server.comfy.prompt_node import PromptNode, PromptReader
-from app.server.comfy.prompt_reach import Reach, reach_of
+from app.server.comfy.prompt_reach import MAX_DEPENDENTS, Reach
 
 _CIRCLES = frozenset({"competing_loops", "mixed_use", "feedback_into_plain_input"})
 _PLANNING_ROUNDS = 20
@@ -53,7 +53,7 @@ def check_prompt(prompt: Any, registry: Registry, targets: list[str] | None = No
     outputs = _outputs(prompt, registry, targets)
     if not outputs:
         return _rejected(prompt, top_error("prompt_no_outputs", "Prompt has no outputs"))
-    check = _Check(outputs, reach_of(outputs, PromptReader(prompt, registry).read))
+    check = _Check(outputs, Reach(outputs, PromptReader(prompt, registry).read))
     workflow = Workflow({node_id: check.node(node_id, data) for node_id, data in prompt.items()})
     check.validate(workflow, registry)
     good = check.plan()
@@ -119,7 +119,7 @@ class _Check:
         self._graph: Graph = {}
         self._is_output = frozenset(outputs)
         self._met = {node_id: place for place, node_id in enumerate(reach.nodes)}
-        self._good = set(range(len(outputs)))
+        self._spoiled: set[str] = set()
         self._faults: dict[str, list[Fault]] = {}
         for node_id, node in reach.nodes.items():
             for fault in node.faults:
@@ -157,20 +157,23 @@ class _Check:
         """Add what our own planning finds in what is still good; return the outputs that are left."""
         for _ in range(_PLANNING_ROUNDS):
             problems = self._planning_problems()
-            before = len(self._good)
+            before = len(self._spoiled)
             for problem in problems:
                 self._add_circle(problem)
-            if len(self._good) == before:
+            if len(self._spoiled) == before:
                 break
         # Whatever is still refused sits at no node of its own: the outputs cannot be told apart any more.
         for problem in self._planning_problems():
-            for index in sorted(self._good):
-                self._add(self._outputs[index], refused("", problem.message))
-        return tuple(self._outputs[index] for index in sorted(self._good))
+            for output in self._good():
+                self._add(output, refused("", problem.message))
+        return self._good()
+
+    def _good(self) -> tuple[str, ...]:
+        return tuple(output for output in self._outputs if output not in self._spoiled)
 
     def _planning_problems(self) -> tuple[Problem, ...]:
-        needed = self._reach.outputs
-        left = {node_id: node for node_id, node in self._graph.items() if not needed[node_id].isdisjoint(self._good)}
+        needed = self._reach.needed_by(self._good())
+        left = {node_id: node for node_id, node in self._graph.items() if node_id in needed}
         try:
             plan(left)
         except WorkflowError as error:
@@ -179,7 +182,7 @@ class _Check:
 
     def _add(self, node_id: str, fault: Fault) -> None:
         self._faults.setdefault(node_id, []).append(fault)
-        self._good.difference_update(self._reach.outputs[node_id])
+        self._reach.spoil(node_id, self._spoiled)
 
     def _fault(self, read: PromptNode, problem: Problem) -> Fault:
         source = self._graph[read.node.id].links.get(problem.input)
@@ -224,14 +227,18 @@ class _Check:
 
     def node_errors(self) -> dict[str, Any]:
         """Return the errors of every node that has some."""
-        return {
-            node_id: {
+        dependents = self._reach.dependents(self._spoiled)
+        entries: dict[str, Any] = {}
+        room = MAX_DEPENDENTS
+        for node_id in self._faults:
+            indices = sorted(dependents[node_id])[:room]
+            room -= len(indices)
+            entries[node_id] = {
                 "errors": [fault.to_json() for fault in self._shown(node_id)],
-                "dependent_outputs": [self._outputs[index] for index in sorted(self._reach.outputs[node_id])],
+                "dependent_outputs": [self._outputs[index] for index in indices],
                 "class_type": self._reach.nodes[node_id].type.name,
             }
-            for node_id in self._faults
-        }
+        return entries
 
     def _shown(self, node_id: str) -> list[Fault]:
         """Return a node's faults in the order of its inputs."""
