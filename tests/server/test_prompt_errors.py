@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.folders import Folders
+from app.folders import BUNDLED_WORKFLOWS, Folders
 from app.graph import socket
 from app.graph.errors import InputError
 from app.graph.node import InputPort, NodeType, OutputPort, Ports
@@ -91,6 +91,8 @@ REGISTRY = Registry(
         make("Lists", "items:LIST? tensor:TENSOR?", output_node=True),
     ]
 )
+
+BUILTIN = builtin_registry(Folders())
 
 EXACT = [
     "bad_link_len", "cycle", "empty", "int_conv", "missing_class", "no_class_type", "no_outputs", "not_in_list",
@@ -325,6 +327,18 @@ def test_a_missing_file_is_told_without_the_servers_folders(tmp_path: Path) -> N
     )
 
 
+TEMPLATES = sorted(BUNDLED_WORKFLOWS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=[path.stem for path in TEMPLATES])
+def test_every_template_is_accepted_and_stored_as_it_was_sent(path: Path) -> None:
+    """The templates run as they are, literal lists included, so no value of theirs may be refused or changed."""
+    nodes = json.loads(path.read_text())["nodes"]
+    checked = check_prompt(nodes, BUILTIN, None)
+    assert (checked.error, checked.node_errors) == (None, {})
+    assert checked.prompt == nodes
+
+
 def _chain(count: int) -> dict[str, Any]:
     nodes: dict[str, Any] = {
         str(index): {"class_type": "Plain", "inputs": {"a": [str(index - 1), 0]} if index else {}}
@@ -400,9 +414,6 @@ def _expect_sound(checked: Checked, registry: Registry) -> None:
 def test_any_json_is_answered_and_what_is_accepted_can_run(prompt: Any, targets: list[str] | None) -> None:
     """Whatever is accepted passes our own validation and planning; whatever is not has an error; nothing raises."""
     _expect_sound(check_prompt(prompt, REGISTRY, targets), REGISTRY)
-
-
-BUILTIN = builtin_registry(Folders())
 
 
 @settings(max_examples=300, deadline=None)

@@ -13,7 +13,7 @@ from app.graph.registry import Registry
 from app.server.comfy.node_faults import Fault, bad_link, exception, not_converted
 
 _CASTS: dict[str, Callable[[Any], Any]] = {"INT": int, "FLOAT": float, "STRING": str, "BOOLEAN": bool}
-_TAKES_LISTS = ("LIST", "TENSOR")
+_TAKES_LISTS = ("LIST", "TENSOR", "*")
 
 
 @dataclass(slots=True)
