@@ -8,14 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-DEFAULT_TEMPLATE = "text-to-image"
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 1 with errors on stderr, 2 for wrong usage, 130 if stopped."""
     options = _parser().parse_args(arguments)
     if options.command is None:
-        options = _parser().parse_args(["run", DEFAULT_TEMPLATE])
+        options = _parser().parse_args(["serve"])
     command = importlib.import_module(f"app.commands.{options.command}")
     exit_code: int = command.main(options)
     return exit_code
@@ -25,9 +23,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ortloom",
         description="Node-graph workflows for ONNX models.",
-        epilog=f"Without a command, the template {DEFAULT_TEMPLATE} is run on the bundled model.",
+        epilog="Without a command it serves: `ortloom` is `ortloom serve`.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    _add_serve(commands.add_parser("serve", help="start the server and open it in the browser"))
 
     run = commands.add_parser("run", help="run a workflow and write its outputs")
     _add_workflow(run)
@@ -51,6 +51,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("--host", default="127.0.0.1", metavar="H", help="address to listen on (default: 127.0.0.1)")
+    serve.add_argument("--port", type=_port, default=8188, metavar="P", help="port to listen on (default: 8188)")
+    serve.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    serve.add_argument("--data", type=Path, metavar="DIR", help="where everything is kept (default: the user's data)")
+    _add_models(serve)
+    serve.add_argument("--token", metavar="T", help="what clients must show; needed for other hosts than this machine")
+    serve.add_argument("--paused", action="store_true", help="let queued runs wait until the queue is resumed")
+    serve.add_argument("--device", default="auto", help="what components marked auto run on: auto, cpu, cuda, ...")
+    serve.add_argument(
+        "--memory", type=float, default=0.0, metavar="GIB", help="end the worker when it holds more (default: 90 %%)"
+    )
+    _add_custom_nodes(serve)
+
+
+def _port(text: str) -> int:
+    """Return a port number; 0 lets the system choose."""
+    if not text.isdecimal() or not 0 <= int(text) <= 65535:
+        raise argparse.ArgumentTypeError(f"found {text!r}, accepted 0 to 65535; choose one of these")
+    return int(text)
+
+
 def _add_workflow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "workflow", metavar="WORKFLOW", help="a workflow's JSON file, a PNG that carries one, or a template's name"
@@ -67,9 +89,7 @@ def _add_workflow(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_folders(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--models", action="append", type=Path, default=[], metavar="DIR", help="a folder of models; may be given again"
-    )
+    _add_models(parser)
     parser.add_argument(
         "--inputs",
         action="append",
@@ -78,6 +98,16 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a folder of input files; may be given again",
     )
+    _add_custom_nodes(parser)
+
+
+def _add_models(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--models", action="append", type=Path, default=[], metavar="DIR", help="a folder of models; may be given again"
+    )
+
+
+def _add_custom_nodes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--custom-nodes",
         type=Path,

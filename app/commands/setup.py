@@ -14,6 +14,7 @@ from platformdirs import user_data_path, user_log_path
 
 from app.extensions import load_extensions
 from app.folders import BUNDLED_INPUTS, BUNDLED_MODELS, BUNDLED_WORKFLOWS, Folders
+from app.graph.changes import split_place
 from app.graph.comfy import load, read_any
 from app.graph.document import Workflow
 from app.graph.errors import Problem, WorkflowError
@@ -84,22 +85,11 @@ def apply_changes(workflow: Workflow, changes: Iterable[str], registry: Registry
         if not (equals and dot and node and input_name):
             accepted = 'NODE.INPUT=VALUE, e.g. --set "Denoise.cfg=3"'
             raise WorkflowError.of(f"found --set {change!r}, accepted {accepted}; write it so", "bad_set")
-        node_id, name = _split(workflow, place)
+        node_id, name = split_place(workflow, place)
         node_type = registry.get(workflow.nodes[node_id].class_type)
         port = node_type.ports.input(name) if node_type else None
         values[node_id, name] = text if port is not None and port.type.kind == "STRING" else _value(text)
     return workflow.with_inputs(values)
-
-
-def _split(workflow: Workflow, place: str) -> tuple[str, str]:
-    """Split NODE.INPUT at the dot that leaves a known node before it: titles and inputs may hold dots themselves."""
-    dots = [index for index, character in enumerate(place) if character == "."]
-    for dot in dots[1:]:
-        try:
-            return workflow.find_node(place[:dot]), place[dot + 1 :]
-        except WorkflowError:
-            continue
-    return workflow.find_node(place[: dots[0]]), place[dots[0] + 1 :]
 
 
 def _value(text: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from app.graph.errors import InputError, Problem, WorkflowError
+from app.server.storage.database import StorageError
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,9 @@ async def answer_errors(request: web.Request, handler: Any) -> web.StreamRespons
         return response
     except ApiError as error:
         return error_response(error.status, [error.problem])
+    except StorageError as error:
+        status = 507 if error.code == "database_full" else 503
+        return error_response(status, [Problem(str(error), error.code)])
     except WorkflowError as error:
         return error_response(422, error.problems)
     except InputError as error:

@@ -89,3 +89,7 @@ class Outgoing:
             size += len(taken[-1][1])
         self._bytes -= size
         return taken
+
+
+class OpenSockets(set[web.WebSocketResponse]):
+    """Open WebSockets, to be closed when the server ends."""

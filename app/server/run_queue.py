@@ -227,7 +227,7 @@ class RunQueue:
 
     async def _save(self, active: ActiveRun, record: Mapping[str, Any]) -> None:
         """Write how a run ended; when that fails, say so and try again while the queue goes on."""
-        result = result_of(active, record)
+        result = result_of(record)
         try:
             await self.store.finish(active.id, result)
         except StorageError as error:
@@ -273,7 +273,7 @@ def _active_run(stored: StoredRun) -> ActiveRun:
     )
 
 
-def result_of(active: ActiveRun, record: Mapping[str, Any]) -> RunResult:
+def result_of(record: Mapping[str, Any]) -> RunResult:
     """Return what the history keeps of a run."""
     return RunResult(
         state=record["status"],

@@ -20,6 +20,7 @@ class ServerSettings:
     token: what clients must show; None for none. paused: do not start runs until told to.
     worker_grace_s: how long a cancelled run may stay inside one operator before its worker is ended.
     watchdog_s: how long a worker may be silent (not even a heartbeat) before it counts as hung.
+    memory_bytes: what a worker may hold before it is ended; 0 for nine tenths of this machine's memory.
     keep_runs: how many ended runs the history holds; the oldest go first.
     """
 
@@ -33,6 +34,7 @@ class ServerSettings:
     custom_nodes: Path | None = None
     worker_grace_s: float = 5.0
     watchdog_s: float = 30.0
+    memory_bytes: int = 0
     keep_runs: int = 10_000
 
     @property
@@ -61,6 +63,11 @@ class ServerSettings:
         return self.user / "workflows"
 
     @property
+    def logs(self) -> Path:
+        """What the server and its worker note down."""
+        return self.data / "logs"
+
+    @property
     def database(self) -> Path:
         """The SQLite file."""
         return self.data / "ortloom.db"
@@ -78,7 +85,7 @@ class ServerSettings:
 
     def make_folders(self) -> None:
         """Make every folder that is missing. Raises OSError."""
-        for folder in (self.input, self.output, self.temp, self.workflows, self.data / "models"):
+        for folder in (self.input, self.output, self.temp, self.workflows, self.logs, self.data / "models"):
             folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -90,6 +90,17 @@ class RunStore:
         """
         return await self._database.write(lambda connection: _finish(connection, clean(id), result, self._keep_runs))
 
+    async def add_ended(self, new: NewRun, result: RunResult) -> StoredRun:
+        """Store a run that did not wait in the queue and has ended: the kept result of a live session."""
+
+        def store(connection: sqlite3.Connection) -> StoredRun:
+            run = _insert(connection, new)
+            connection.execute("update runs set started = created where number = ?", (run.number,))
+            _finish(connection, run.id, result, self._keep_runs)
+            return run
+
+        return await self._database.write(store)
+
     async def delete_queued(self, ids: Iterable[str]) -> int:
         """Delete runs that still wait; returns how many did. Others are ignored."""
         return await self._delete(ids, "state = 'queued'")

@@ -1,0 +1,1 @@
+"""Routes of our own API, beside those of ComfyUI."""
