@@ -124,5 +124,6 @@ def _empty(folder: Path) -> None:
 
 
 async def _close_sockets(app: web.Application) -> None:
-    for open_socket in tuple(app[SOCKETS]):
+    sockets = app[SOCKETS]
+    for open_socket in tuple(sockets):
         await open_socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server ends")
