@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,49 +24,40 @@ class FoundFile:
 
 
 def files_below(root: Path, most: int = MAX_ENTRIES) -> tuple[list[FoundFile], bool]:
-    """Return the files below a folder, sorted by name, and whether some were left out.
+    """Return the files up to `MAX_DEPTH` folders deep, sorted by name, and whether there was more than was looked at.
 
-    At most `most` entries are looked at, `MAX_DEPTH` folders deep, the upper ones first, so that a whole disk given as
-    a folder ends too. Hidden files are left out, and links to folders and to files outside: nothing here opens those.
+    At most `most` entries are looked at, the upper ones first, so that a whole disk given as a folder ends too. Hidden
+    files are left out, and links to folders and to files outside: what opens a file here refuses those.
     """
     inside = root.resolve()
-    found: list[FoundFile] = []
+    entries = list(islice(_entries(root), most + 1))
+    found = [file for name, entry in entries[:most] if (file := _file(entry, name, inside)) is not None]
+    return sorted(found, key=lambda file: file.name), len(entries) > most
+
+
+def _entries(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield everything below a folder with its relative name; folders that cannot be read count as empty."""
     folders = deque([(root, "", 1)])
-    is_cut = False
     while folders:
         folder, prefix, depth = folders.popleft()
-        entries = _entries(folder, most + 1)
-        is_cut |= len(entries) > most
-        most -= min(len(entries), most)
-        for entry in entries[: most + len(entries)] if not is_cut else entries[:-1]:
-            if entry.name.startswith("."):
-                continue
-            name = prefix + entry.name
-            if not entry.is_dir(follow_symlinks=False):
-                found += _file(entry, name, inside)
-            elif depth < MAX_DEPTH:
-                folders.append((Path(entry.path), f"{name}/", depth + 1))
-            else:
-                is_cut = True
-    return sorted(found, key=lambda file: file.name), is_cut
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if depth < MAX_DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                        folders.append((Path(entry.path), f"{prefix}{entry.name}/", depth + 1))
+                    yield f"{prefix}{entry.name}", entry
+        except OSError:
+            continue
 
 
-def _entries(folder: Path, most: int) -> list[os.DirEntry[str]]:
-    """Return what is in a folder; nothing when it cannot be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(islice(entries, most))
-    except OSError:
-        return []
-
-
-def _file(entry: os.DirEntry[str], name: str, inside: Path) -> list[FoundFile]:
-    """Return the file, or nothing when it is none that may be opened."""
+def _file(entry: os.DirEntry[str], name: str, inside: Path) -> FoundFile | None:
+    """Return the file, or None when it is none that may be opened."""
     path = Path(entry.path)
     try:
-        if not entry.is_file() or (entry.is_symlink() and not path.resolve().is_relative_to(inside)):
-            return []
+        is_outside = entry.is_symlink() and not path.resolve().is_relative_to(inside)
+        if entry.name.startswith(".") or is_outside or not entry.is_file():
+            return None
         stat = entry.stat()
     except (OSError, RuntimeError):  # it went away; Python before 3.13 calls links in a circle a RuntimeError
-        return []
-    return [FoundFile(name, path, stat.st_size, stat.st_mtime_ns)]
+        return None
+    return FoundFile(name, path, stat.st_size, stat.st_mtime_ns)
