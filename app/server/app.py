@@ -24,6 +24,7 @@ from app.server.outgoing import OpenSockets
 from app.server.run_ends import RunEnds
 from app.server.run_feed import RunFeed
 from app.server.run_queue import RunQueue
+from app.server.security import add_headers, guard
 from app.server.settings import ServerSettings
 from app.server.storage.database import Database
 from app.server.storage.runs import RunStore
@@ -43,7 +44,8 @@ def make_app(settings: ServerSettings, home: WorkerHome | None = None) -> web.Ap
     home: where the worker lives; a child process when None.
     """
     settings.make_folders()
-    app = web.Application(middlewares=[answer_errors], client_max_size=MAX_UPLOAD_BYTES)
+    app = web.Application(middlewares=[answer_errors, guard(settings)], client_max_size=MAX_UPLOAD_BYTES)
+    app.on_response_prepare.append(add_headers)
     database = Database(settings.database)
     store = RunStore(database, settings.keep_runs)
     library = NodeLibrary(settings.folders)

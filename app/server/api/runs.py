@@ -16,7 +16,7 @@ from app.server.keys import ENDS, QUEUE, RUNS, SETTINGS
 from app.server.run_json import run_json
 from app.server.run_requests import RunRequest, check, submit, wait_seconds
 from app.server.storage.schema import State, StoredRun
-from app.server.workflow_store import WorkflowStore
+from app.server.workflow_store import WorkflowStore, read_template
 
 routes = web.RouteTableDef()
 
@@ -36,8 +36,7 @@ async def create_run(request: web.Request) -> web.Response:
 async def run_workflow(request: web.Request) -> web.Response:
     """Run a saved workflow or template, inputs changed by `set`. 201 or 200 as POST /api/runs; 404 unknown name."""
     name = request.match_info["name"]
-    store = WorkflowStore(request.app[SETTINGS].workflows)
-    document = await asyncio.to_thread(store.document, name)
+    document = await asyncio.to_thread(_saved, WorkflowStore(request.app[SETTINGS].workflows), name)
     wanted = RunRequest.parse(await read_object(request), read_any(document), name)
     return await _answer(request, await submit(request.app, wanted))
 
@@ -138,6 +137,16 @@ async def resume_queue(request: web.Request) -> web.Response:
 async def clear_queue(request: web.Request) -> web.Response:
     """Take every waiting run out of the queue. 200 {"deleted": count}."""
     return web.json_response({"deleted": len(await request.app[QUEUE].clear())})
+
+
+def _saved(store: WorkflowStore, name: str) -> dict[str, Any]:
+    """Return a saved workflow, or the template of that name. Raises ApiError 404."""
+    try:
+        return store.read(name)[0]
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    return read_template(name)
 
 
 def _queue_state(request: web.Request) -> web.Response:
