@@ -24,7 +24,7 @@ def inside(root: Path, *names: str) -> Path:
     """
     parts: list[str] = []
     for name in names:
-        if name.startswith("/") or re.match(r"[A-Za-z]:", name) or name.startswith("\\\\"):
+        if name.startswith(("/", "\\\\")) or re.match(r"[A-Za-z]:", name):
             raise _outside(name)
         pieces = name.split("/") if name else []
         for part in pieces:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from app.server.errors import ApiError
 from app.server.settings import ServerSettings, is_loopback
@@ -29,9 +29,6 @@ HEADERS = {
         "frame-ancestors 'none'; form-action 'self'"
     ),
 }
-
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware: TypeAlias = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
