@@ -50,9 +50,9 @@ class Conflict(ApiError):
 class WorkflowStore:
     """The saved workflows below a folder. A name is the file's path there, with / between and without `.json`.
 
-    All methods block. All raise ApiError: 400 for a name that is no good, 404 for a missing workflow, 507 when the
-    system does not let the folder be written to, which leaves what was there as it was. A version is a hash of the
-    file's bytes, so that changes from outside are noticed too.
+    All methods block. All raise ApiError: 400 or 403 for a name that is no good, 404 for a missing workflow, 507 when
+    the system does not let the folder be written to, which leaves what was there as it was. A version is a hash of
+    the file's bytes, so that changes from outside are noticed too.
     """
 
     folder: Path
@@ -137,10 +137,11 @@ class WorkflowStore:
             path.unlink()
 
     def _path(self, name: str) -> Path:
-        if any(part.startswith(".") for part in name.split("/")):
+        path = inside(self.folder, f"{name}{_SUFFIX}")
+        if any(part.startswith(".") for part in name.split("/")):  # such files are not listed
             message = f"found the name {name!r}, accepted one whose parts do not start with a dot; choose another"
             raise ApiError(400, message, "bad_name")
-        return inside(self.folder, f"{name}{_SUFFIX}")
+        return path
 
     def _missing(self, name: str) -> ApiError:
         return ApiError(
