@@ -47,3 +47,17 @@ def test_what_is_missing_or_outside_is_one_sentence(folders: Folders, name: str)
         folders.model(name)
     assert caught.value.input == "model"
     assert "accepted a model inside" in caught.value.message
+
+
+def test_a_name_that_no_file_can_have_is_missing(tmp_path: Path) -> None:
+    """Half of a surrogate pair, which JSON can hold, cannot be encoded as a file's name."""
+    with pytest.raises(InputError, match="not there"):
+        Folders(models=(tmp_path,)).model("\ud800.onnx")
+
+
+def test_a_server_does_not_tell_where_its_folders_lie(tmp_path: Path) -> None:
+    folder = tmp_path / "my-models"
+    with pytest.raises(InputError) as caught:
+        Folders(models=(folder,), shows_paths=False).model("unet.onnx")
+    assert "my-models" in caught.value.message
+    assert str(tmp_path) not in caught.value.message

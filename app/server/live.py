@@ -51,7 +51,7 @@ class LiveSessions:
         self._sessions: dict[str, LiveSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         queue.live_jobs = self._next_job
-        queue.observers.append(self)
+        queue.observers.insert(0, self)  # before those who tell clients: it knows which revision a step shows
 
     async def watch(self) -> None:
         """End sessions whose clients are gone; runs until it is cancelled."""
@@ -132,6 +132,9 @@ class LiveSessions:
 
     def run_event(self, run: ActiveRun, event: Mapping[str, Any]) -> None:
         """See RunObserver."""
+        session = self._sessions.get(run.live) if event["type"] == "steered" else None
+        if session is not None and session.steering:  # the worker steers before it has answered that it does
+            run.revision = session.steering
 
     def run_preview(self, run: ActiveRun, event: Mapping[str, Any], picture: bytes) -> None:
         """See RunObserver."""
@@ -184,11 +187,13 @@ class LiveSessions:
 
     async def _steer(self, session: LiveSession, changes: Mapping[tuple[str, str], Any], revision: int) -> bool:
         """Return whether the running run goes on with the changes."""
-        run_id = session.run_id
+        run_id, session.steering = session.run_id, revision
         try:
             steered = await self._queue.home.steer(run_id, [(*place, value) for place, value in changes.items()])
         except WorkflowError:  # the worker died meanwhile, or it finds fault: the run that follows says so
             steered = False
+        finally:
+            session.steering = 0
         if steered and session.running and session.run_id == run_id:
             session.running = revision
             active = self._queue.active

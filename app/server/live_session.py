@@ -57,6 +57,7 @@ class LiveSession:
     """One session. At most one revision runs and at most one, the newest, waits.
 
     revision: counts changes from 1. running: the revision that the running run shows by now, 0 for none.
+    steering: the revision that the worker is asked to steer to just now, 0 for none.
     runs: counts runs, those that settle a revision included. is_superseded: what runs was told to end for a newer one.
     first_loads: sessions loaded by the first revision.
     """
@@ -68,6 +69,7 @@ class LiveSession:
     name: str = ""
     revision: int = 1
     running: int = 0
+    steering: int = 0
     runs: int = 0
     run_id: str = ""
     run_workflow: Workflow | None = None

@@ -76,7 +76,9 @@ class ServerSettings:
     def folders(self) -> Folders:
         """Folders that runs read from and write to."""
         own = self.data / "models"
-        return Folders((*self.models, own, BUNDLED_MODELS), (self.input, BUNDLED_INPUTS), self.output)
+        return Folders(
+            (*self.models, own, BUNDLED_MODELS), (self.input, BUNDLED_INPUTS), self.output, shows_paths=False
+        )
 
     @property
     def is_loopback(self) -> bool:

@@ -7,12 +7,13 @@ import json
 import uuid
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from app.server.outgoing import Outgoing
 
 KEEP_EVENTS = 20_000
-KEEP_BYTES = 8 << 20
+KEEP_BYTES = 4 << 20
 KEEP_S = 120.0
 """How long the stream of a client without connection goes on collecting."""
 MAX_STREAMS = 2_000
@@ -32,25 +33,26 @@ class Stream:
         self.number = 0
         self.topics: set[str] = {EVERYONE, f"client:{client_id}"}
         self.connections: set[Outgoing] = set()
-        self._kept: deque[tuple[int, bytes]] = deque()
+        # The numbers follow from the last one; payloads are shared by all streams that hear of the same run.
+        self._kept: deque[bytes] = deque()
         self._kept_bytes = 0
 
     def add(self, payload: bytes) -> None:
         """Number an event, keep it, and pass it to every connection."""
         self.number += 1
-        self._kept.append((self.number, payload))
+        self._kept.append(payload)
         self._kept_bytes += len(payload)
         while len(self._kept) > KEEP_EVENTS or self._kept_bytes > KEEP_BYTES:
-            self._kept_bytes -= len(self._kept.popleft()[1])
+            self._kept_bytes -= len(self._kept.popleft())
         for connection in tuple(self.connections):
             connection.text(payload, self.number)
 
     def after(self, number: int) -> list[tuple[int, bytes]] | None:
         """Return the events after that number, or None when some of them are kept no more."""
-        first = self._kept[0][0] if self._kept else self.number + 1
+        first = self.number - len(self._kept) + 1
         if number + 1 < first or number > self.number:
             return None
-        return [entry for entry in self._kept if entry[0] > number]
+        return list(enumerate(islice(self._kept, number + 1 - first, None), number + 1))
 
 
 class Streams:

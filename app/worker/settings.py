@@ -40,7 +40,9 @@ class WorkerSettings:
     @property
     def folders(self) -> Folders:
         """Folders of a run that keeps its outputs."""
-        return Folders(tuple(map(Path, self.models)), tuple(map(Path, self.inputs)), Path(self.output))
+        return Folders(
+            tuple(map(Path, self.models)), tuple(map(Path, self.inputs)), Path(self.output), shows_paths=False
+        )
 
 
 @dataclass(frozen=True, slots=True)

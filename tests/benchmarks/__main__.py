@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("denoise_loop", "planning", "cancel", "startup")
+NAMES = ("denoise_loop", "planning", "cancel", "startup", "live", "load")
 
 
 def main() -> None:

@@ -88,6 +88,11 @@ class Server:
         self.process.wait(30)
 
 
+def resident_mb(pid: int) -> float:
+    """Return the memory that a process holds, in MB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 def children(pid: int) -> list[int]:
     """Return the child processes of a process."""
     found = []
