@@ -32,7 +32,8 @@ class Folders:
 
     def input(self, name: str, input: str = "file") -> Path:
         """Return the input file of that name. Raises InputError when it is missing or outside."""
-        return self._find(name, self.inputs, input, "an input file", "add its folder with --inputs, or upload it to the server")
+        fix = "add its folder with --inputs, or upload it to the server"
+        return self._find(name, self.inputs, input, "an input file", fix)
 
     def _find(self, name: str, roots: tuple[Path, ...], input: str, what: str, fix: str) -> Path:
         shown = (str(root) if self.shows_paths else root.name for root in roots)

@@ -53,8 +53,10 @@ def _start() -> tuple[float, float]:
 
 
 def _aiohttp_resident_mb() -> float:
-    code = "import aiohttp, resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    return int(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) / 1e3
+    code = "import aiohttp, os; print(open('/proc/self/statm').read().split()[1], os.sysconf('SC_PAGE_SIZE'))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    pages, page_bytes = map(int, answer.split())
+    return pages * page_bytes / 1e6
 
 
 def _seconds(arguments: list[str]) -> float:
