@@ -36,6 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--device", default="auto", help="what components marked auto run on: auto, cpu, cuda, ...")
     run.add_argument("--json", action="store_true", help="print one JSON object about the run on stdout")
+    run.add_argument("--server", metavar="URL", help="run it on that server and fetch the outputs from there")
+    run.add_argument("--token", metavar="T", help="what that server was started with (default: $ORTLOOM_TOKEN)")
 
     check = commands.add_parser("check", help="say what is wrong with a workflow, all at once, without running it")
     _add_workflow(check)

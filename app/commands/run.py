@@ -24,7 +24,7 @@ from app.commands.setup import (
 from app.engine.engine import Engine
 from app.engine.events import Event, Output, Preview
 from app.engine.run import Run, RunRecord
-from app.graph.errors import InputError, WorkflowError
+from app.graph.errors import InputError, Problem, WorkflowError
 from app.png import write_png
 from app.runtime.providers import DEVICES
 
@@ -35,6 +35,12 @@ CANCELLED = 130
 def main(options: argparse.Namespace) -> int:
     """Run the workflow; returns 0, 1 with one error a line on stderr, or 130 when stopped by ctrl-C."""
     start_log()
+    if options.server is not None:
+        from app.commands import remote
+
+        return remote.main(options)
+    if options.token is not None:
+        return print_problems([Problem("found --token without --server; give the server's address, or leave it out")])
     try:
         check_device(options.device)
         path = workflow_path(options.workflow)
@@ -59,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
         return CANCELLED
     if record.status == "failed":
         return print_problems(record.problems)
-    _report(record, previews.outputs, as_json=options.json)
+    report(record, previews.outputs, as_json=options.json)
     _report_devices(engine)
     return 0
 
@@ -111,7 +117,8 @@ def _execute(run: Run) -> RunRecord:
     return run.record
 
 
-def _report(record: RunRecord, previews: list[Output], *, as_json: bool) -> None:
+def report(record: RunRecord, previews: list[Output], *, as_json: bool) -> None:
+    """Print where the outputs are, or what they are, one a line; or all about the run as JSON."""
     outputs = [*record.outputs, *previews]
     if as_json:
         print(json.dumps(summary(record, outputs)))
