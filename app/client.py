@@ -142,7 +142,9 @@ class Client:
         import aiohttp
 
         place = PurePosixPath(name)
-        form = aiohttp.FormData()
+        if not name.isprintable() or not place.name:
+            raise ClientError.of(f"found the name {name[:60]!r}, accepted a printable one; rename the file", "bad_name")
+        form = aiohttp.FormData(quote_fields=False)  # servers do not undo percent signs in names
         try:
             data = await asyncio.to_thread(path.read_bytes)
         except OSError as error:

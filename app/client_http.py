@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
@@ -60,7 +61,7 @@ class Address:
         if token is not None and not (token.isprintable() and token == token.strip()):
             raise ClientError.of("found a token with spaces at an end or control characters; check it", "bad_token")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.headers = {} if token is None else {"Authorization": _credentials(token)}
 
     @property
     def socket_url(self) -> str:
@@ -129,6 +130,13 @@ class Http:
                 headers=self.address.headers, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
             )
         return self._session
+
+
+def _credentials(token: str) -> str:
+    """Return the header that shows a token; libraries differ in how they encode what is not ASCII, so that is hidden."""
+    if token.isascii():
+        return f"Bearer {token}"
+    return f"Basic {base64.b64encode(f'ortloom:{token}'.encode()).decode()}"
 
 
 def reason_of(error: BaseException) -> str:
