@@ -133,7 +133,7 @@ class Http:
 
 
 def _credentials(token: str) -> str:
-    """Return the header that shows a token; libraries differ in how they encode what is not ASCII, so that is hidden."""
+    """Return the header that shows a token; libraries encode what is not ASCII in different ways, so it is hidden."""
     if token.isascii():
         return f"Bearer {token}"
     return f"Basic {base64.b64encode(f'ortloom:{token}'.encode()).decode()}"
