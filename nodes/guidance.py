@@ -18,7 +18,7 @@ Tensor = Annotated[Array, socket.TENSOR]
 def guidance_pair(
     positive: Annotated[Tensor, Help("what to move towards, e.g. the encoded prompt", pair="refuse")],
     negative: Annotated[Tensor, Help("what to move away from, e.g. the encoded negative prompt", pair="refuse")],
-) -> Annotated[Tensor, Out("pair", "both lanes on one wire")]:
+) -> Annotated[Tensor, Out("pair", "both lanes on one wire", gives_pair=True)]:
     """Join a positive and a negative tensor into one wire.
 
     Whatever takes the pair runs for both lanes and gives a pair, until a loop's own cfg rule or a Guidance Combine

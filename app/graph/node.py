@@ -66,13 +66,17 @@ class InputPort:
 
 @dataclass(frozen=True, slots=True)
 class OutputPort:
-    """One output of a node type. per_step: given anew on every pass of the loop's body, else when the node is done."""
+    """One output of a node type. per_step: given anew on every pass of the loop's body, else when the node is done.
+
+    gives_pair: it may be a guidance pair although no input is one.
+    """
 
     name: str
     type: SocketType
     help: str = ""
     per_step: bool = False
     group: str = ""
+    gives_pair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +168,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Name and help of an output."""
+    """Name and help of an output, and whether it may be a guidance pair although no input is one."""
 
     name: str
     help: str = ""
+    gives_pair: bool = False
 
 
 _KIND_BY_TYPE: dict[Any, SocketType] = {
@@ -341,7 +346,7 @@ def output_ports(annotation: Any) -> tuple[OutputPort, ...]:
         hints = typing.get_type_hints(base, include_extras=True)
         return tuple(_output_port(name, hints[name]) for name in base._fields)
     out = next((extra for extra in extras if isinstance(extra, Out)), Out("output"))
-    return (OutputPort(out.name, _socket_of(base, extras, out.name), out.help),)
+    return (OutputPort(out.name, _socket_of(base, extras, out.name), out.help, gives_pair=out.gives_pair),)
 
 
 def _output_port(name: str, annotation: Any) -> OutputPort:

@@ -9,6 +9,7 @@ from typing import Any
 from app.graph.document import Node, Workflow, link_of, literal_of
 from app.graph.errors import InputError, Problem
 from app.graph.graph import Graph, GraphNode, Source
+from app.graph.guidance import scales_without_pair
 from app.graph.node import InputPort, NodeType, Ports
 from app.graph.registry import Registry, nearest
 from app.graph.socket import why_not
@@ -31,6 +32,7 @@ def validate(
         graph[node_id] = _resolve_inputs(draft, drafts, workflow, problems)
     refused = {problem.node for problem in problems}
     problems += [problem for node in graph.values() if node.id not in refused for problem in _check(node)]
+    problems += scales_without_pair(graph)
     return graph, problems
 
 

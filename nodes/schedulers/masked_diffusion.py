@@ -12,7 +12,11 @@ from nodes.noise import NoiseSource
 from nodes.schedulers.sampler import DenoiseCall, Sampling, SamplingJob, scheduler
 
 
-@scheduler(kind="masked_diffusion", search_aliases=("sampler", "llada", "language", "text", "unmask"))
+@scheduler(
+    kind="masked_diffusion",
+    search_aliases=("sampler", "llada", "language", "text", "unmask"),
+    gives_pair=True,
+)
 def masked_diffusion(
     job: SamplingJob,
     mask_token_id: Annotated[int, Range(0, None, 1, help="Token id that marks a place still to be written")],

@@ -193,14 +193,25 @@ _kinds: dict[str, SchedulerKind] = {}
 F = TypeVar("F", bound=Callable[..., Sampling])
 
 
+def _output(gives_pair: bool) -> OutputPort:
+    return OutputPort("sampler", socket.SAMPLER, "the sampler, for a Denoise Loop", gives_pair=gives_pair)
+
+
 def scheduler(
-    *, kind: str, name: str = "", display_name: str = "", version: int = 1, search_aliases: Sequence[str] = ()
+    *,
+    kind: str,
+    name: str = "",
+    display_name: str = "",
+    version: int = 1,
+    search_aliases: Sequence[str] = (),
+    gives_pair: bool = False,
 ) -> Callable[[F], F]:
     """Register a generator function as a scheduler, and make a node type of it, found on it as `node_type`.
 
     The first parameter is the SamplingJob. The others become inputs of the node, as `@node` makes them; a parameter
     that is a frozen dataclass spreads into its fields, and one with a `levels` method tells the noise levels.
     kind: name in configs, e.g. "ddim". name: the node type's; by default the kind in camel case, with "Scheduler".
+    gives_pair: its samples are guidance pairs, with an unconditional lane of its own.
     Raises ValueError when another module has the kind, TypeError for annotations that are no socket types.
     """
 
@@ -225,7 +236,7 @@ def scheduler(
             category="schedulers",
             help=inspect.getdoc(function) or "",
             version=version,
-            ports=Ports(inputs, (OutputPort("sampler", socket.SAMPLER, "the sampler, for a Denoise Loop"),)),
+            ports=Ports(inputs, (_output(gives_pair),)),
             prepare=prepare,
             source=function.__module__,
             search_aliases=tuple(search_aliases),

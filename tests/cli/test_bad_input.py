@@ -46,6 +46,12 @@ def unpair(nodes: Nodes) -> None:
     nodes["Text encoder"]["inputs"]["input_ids"] = nodes["Both prompts"]["inputs"]["positive"]
 
 
+def misplace_sample(nodes: Nodes) -> None:
+    """Feed the sample where the text belongs; at cfg 1, because no pair is left."""
+    nodes["UNet"]["inputs"]["encoder_hidden_states"] = ["9", "sample"]
+    nodes["Denoise"]["inputs"]["cfg"] = 1.0
+
+
 def circle(nodes: Nodes) -> None:
     """Feed the decoder's own output back into its input."""
     nodes["Unscale latent"]["inputs"]["latent"] = ["12", "sample"]
@@ -58,10 +64,7 @@ def circle(nodes: Nodes) -> None:
         (drop_input("Denoise", "prediction"), ["Denoise", "input prediction", "found nothing"]),
         (set_input("Save", "image", ["1", "text"]), ["input image", "found STRING, accepted IMAGE"]),
         (set_input("UNet", "sample", ["2", "input_ids"]), ["input sample", "int64", "float32", "Cast"]),
-        (
-            set_input("UNet", "encoder_hidden_states", ["9", "sample"]),
-            ["encoder_hidden_states", "4 dimensions do not fit 3"],
-        ),
+        (misplace_sample, ["encoder_hidden_states", "4 dimensions do not fit 3"]),
         (set_input("VAE decoder", "latent_sample", ["6", "last_hidden_state"]), ["dimensions do not fit", "Reshape"]),
         (set_input("Save", "image", ["99", "image"]), ["node '99'", "not in the workflow"]),
         (set_input("Save", "image", ["13", "picture"]), ["'picture'", "accepted one of image"]),
@@ -70,7 +73,7 @@ def circle(nodes: Nodes) -> None:
         (set_input("Denoise", "steps", 0), ["input steps", "found 0", "1 to 10000"]),
         (set_input("Denoise", "start_step", 20), ["input start_step", "found 20", "0 to 19"]),
         (set_input("Denoise", "timesteps", [999.0, 500.0]), ["input steps", "2 explicit timesteps"]),
-        (unpair, ["Denoise", "input prediction", "Guidance Pair"]),
+        (unpair, ["Denoise", "input cfg", "found 3 while no guidance pair", "Guidance Pair"]),
         (circle, ["circle", "Unscale latent", "VAE decoder"]),
         (set_input("UNet", "model", "../../etc/passwd"), ["input model", "outside"]),
         (set_input("UNet", "model", "/etc/passwd"), ["input model", "outside"]),

@@ -138,13 +138,6 @@ def test_json_says_what_was_written_how_long_it_took_and_what_was_loaded(tmp_pat
     assert summary["timings"]["seconds"] >= sum(steps)
 
 
-def test_without_a_command_the_first_template_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = ortloom()
-    assert result.code == 0
-    assert Path(result.out.strip()).is_file()
-
-
 def test_a_set_may_name_a_node_by_id(tmp_path: Path) -> None:
     by_title = run("text-to-image", tmp_path / "a", "Prompt.text=owl")
     by_id = run("text-to-image", tmp_path / "b", "1.text=owl")
