@@ -13,7 +13,7 @@ from aiohttp import WSCloseCode, web
 
 from app.server.api import events, health, live, nodes, packages, runs, workflows
 from app.server.body import MAX_UPLOAD_BYTES
-from app.server.comfy import history, object_info, prompt, socket, system
+from app.server.comfy import files, history, object_info, prompt, socket, system, userdata
 from app.server.comfy.feed import ComfyFeed
 from app.server.errors import answer_errors
 from app.server.keys import COMFY, ENDS, FEED, LIVE, METRICS, NODES, QUEUE, RUNS, SETTINGS, SOCKETS, STREAMS
@@ -33,7 +33,7 @@ from app.worker.home import WorkerHome
 from app.worker.local import Limits, LocalWorker
 from app.worker.settings import WorkerSettings
 
-COMFY_ROUTES = (prompt, history, socket, object_info, system)
+COMFY_ROUTES = (prompt, history, socket, object_info, system, files, userdata)
 """Modules whose routes exist bare and under /api, as ComfyUI has them."""
 OWN_ROUTES = (runs, workflows, packages, live, events, nodes, health)
 
@@ -53,7 +53,7 @@ def make_app(settings: ServerSettings, home: WorkerHome | None = None) -> web.Ap
     streams = Streams()
     app[SETTINGS], app[NODES], app[RUNS], app[QUEUE], app[STREAMS] = settings, library, store, queue, streams
     app[COMFY], app[FEED], app[ENDS], app[METRICS] = ComfyFeed(), RunFeed(streams), RunEnds(), Metrics()
-    app[SOCKETS] = OpenSockets()
+    app[SOCKETS], app[userdata.SETTINGS_LOCK] = OpenSockets(), asyncio.Lock()
     queue.observers.extend((app[METRICS], app[FEED], app[COMFY]))
     app[LIVE] = LiveSessions(settings, queue, library, store, streams)
     queue.observers.append(app[ENDS])  # last: who waits for an end finds everybody told
