@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -17,6 +16,9 @@ from app.server.settings import ServerSettings, is_loopback
 COOKIE = "ortloom_token"
 OPEN_ROUTES = frozenset({"/health"})
 """What is answered without a token, whatever the address."""
+
+_ERRORS = "surrogatepass"
+"""Tokens and headers may hold bytes that are no UTF-8; those are compared as well."""
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -32,13 +34,22 @@ HEADERS = {
 
 
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Add the headers that every answer has; a signal handler for `on_response_prepare`."""
+    """Add the headers that every answer has; a signal handler for `on_response_prepare`.
+
+    That signal, other than a middleware, also comes for WebSockets and streamed files, before their headers are sent.
+    """
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
+    if response.status == 401:
+        response.headers.setdefault("WWW-Authenticate", "Bearer")
 
 
 def guard(settings: ServerSettings) -> Middleware:
-    """Return the middleware that refuses what no client of the user would send. Refusals raise ApiError 401 and 403."""
+    """Return the middleware that refuses what no client of the user would send. Refusals raise ApiError 401 and 403.
+
+    An empty token is none: `--token "$UNSET"` must not open the server to everyone.
+    """
+    token = settings.token or None
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -46,23 +57,15 @@ def guard(settings: ServerSettings) -> Middleware:
         _check_origin(request)
         if request.path in OPEN_ROUTES:
             return await handler(request)
-        if settings.token is None:
+        if token is None:
             if not settings.is_loopback:
-                message = (
-                    "found a request to an address beyond this machine while the server has no token; start it with "
-                    "--token T, and send that"
-                )
-                raise ApiError(403, message, "no_token")
+                raise _no_token()
             return await handler(request)
-        if not _has_token(request, settings.token):
-            message = (
-                "found no valid token, accepted the one that the server was started with; send it as "
-                "`Authorization: Bearer T`"
-            )
-            raise ApiError(401, message, "bad_token")
+        if not _has_token(request, token):
+            raise _bad_token()
         response = await handler(request)
-        if "token" in request.query and request.path == "/" and not response.prepared:
-            response.set_cookie(COOKIE, settings.token, httponly=True, samesite="Strict", path="/")
+        if _brings_token(request, token) and not response.prepared:
+            response.set_cookie(COOKIE, _in_cookie(token), httponly=True, samesite="Strict", path="/")
         return response
 
     return check
@@ -75,9 +78,10 @@ def _check_host(request: web.Request, settings: ServerSettings) -> None:
     """
     if not settings.is_loopback:
         return
-    host = _split_host(request.headers.get("Host", ""))
+    given = request.headers.getall("Host", [])
+    host = _split_host(given[0]) if len(given) == 1 else None
     if host is None or not is_loopback(host[0]):
-        shown = request.headers.get("Host", "")[:60]
+        shown = ", ".join(given)[:60]
         message = f"found Host {shown!r}, accepted localhost or 127.0.0.1; open this server by one of these names"
         raise ApiError(403, message, "foreign_host")
 
@@ -85,41 +89,41 @@ def _check_host(request: web.Request, settings: ServerSettings) -> None:
 def _check_origin(request: web.Request) -> None:
     """Refuse what another site makes a browser send, other than opening a page of this server."""
     headers = request.headers
-    is_upgrade = headers.get("Upgrade", "").lower() == "websocket"
-    changes = request.method not in ("GET", "HEAD")
-    origin = headers.get("Origin")
-    if (changes or is_upgrade) and origin is not None and not _is_same(origin, headers.get("Host", "")):
-        raise _foreign(origin)
-    if headers.get("Sec-Fetch-Site") == "cross-site":
+    if request.method not in ("GET", "HEAD") or _is_upgrade(request):
+        for origin in headers.getall("Origin", []):
+            if not _is_same(origin, headers.get("Host", "")):
+                raise _foreign(origin)
+    if "cross-site" in headers.getall("Sec-Fetch-Site", []):
         opens_page = headers.get("Sec-Fetch-Mode") == "navigate" and headers.get("Sec-Fetch-Dest") == "document"
-        if changes or is_upgrade or not opens_page or request.path.startswith("/api"):
-            raise _foreign(origin or "another site")
+        if not (opens_page and _is_page(request)):
+            raise _foreign(headers.get("Origin") or "another site")
 
 
-def _foreign(origin: str) -> ApiError:
-    message = f"found a request from {origin[:60]!r}, accepted those of this server's own pages; open the page here"
-    return ApiError(403, message, "foreign_origin")
+def _is_upgrade(request: web.Request) -> bool:
+    return "websocket" in request.headers.get("Upgrade", "").lower()
+
+
+def _is_page(request: web.Request) -> bool:
+    """Return whether a request may be that of a browser that opens a page, none of the API."""
+    is_api = request.path == "/api" or request.path.startswith("/api/")
+    return request.method == "GET" and not is_api and not _is_upgrade(request)
 
 
 def _is_same(origin: str, host: str) -> bool:
     """Return whether an Origin is the server's own: same host and port, absent ports being the scheme's own."""
-    try:
-        parts = urlsplit(origin)
-        port = parts.port
-    except ValueError:
+    scheme, separator, name = origin.partition("://")
+    usual = {"http": 80, "https": 443}.get(scheme.lower())
+    own, asked = _split_host(name), _split_host(host)
+    if not separator or usual is None or own is None or asked is None:
         return False
-    asked = _split_host(host)
-    if parts.scheme not in ("http", "https") or parts.hostname is None or asked is None:
-        return False
-    usual = 443 if parts.scheme == "https" else 80
-    return (parts.hostname.lower(), port or usual) == (asked[0], asked[1] or usual)
+    return (own[0], own[1] or usual) == (asked[0], asked[1] or usual)
 
 
 def _split_host(host: str) -> tuple[str, int | None] | None:
     """Return name and port of a Host header, or None when it is none."""
     try:
         parts = urlsplit(f"//{host}")
-        if parts.hostname is None or parts.path or parts.query or parts.username is not None:
+        if parts.netloc != host or parts.hostname is None or parts.username is not None:
             return None
         return parts.hostname.lower(), parts.port
     except ValueError:
@@ -127,22 +131,59 @@ def _split_host(host: str) -> tuple[str, int | None] | None:
 
 
 def _has_token(request: web.Request, token: str) -> bool:
-    given = [request.cookies.get(COOKIE, "")]
-    if request.method == "GET":
-        given.append(request.query.get("token", ""))
+    given = [_query_token(request)]
     scheme, _, value = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         given.append(value.strip())
     elif scheme.lower() == "basic":
         given.append(_password(value.strip()))
-    wanted = token.encode("utf-8", "surrogateescape")
-    matches: list[Any] = [hmac.compare_digest(item.encode("utf-8", "surrogateescape"), wanted) for item in given]
-    return any(matches)
+    has_cookie = _is_equal(request.cookies.get(COOKIE, ""), _in_cookie(token))
+    return has_cookie or any(_is_equal(item, token) for item in given)
+
+
+def _in_cookie(token: str) -> str:
+    """Return a token percent-encoded: a cookie cannot hold every character that a token may have."""
+    return quote(token, "", errors=_ERRORS)
+
+
+def _brings_token(request: web.Request, token: str) -> bool:
+    """Return whether a browser opens a page with the token in its address; what the page loads has it not there."""
+    dest = request.headers.get("Sec-Fetch-Dest")
+    opens_page = request.path == "/" if dest is None else dest == "document"
+    return opens_page and _is_page(request) and _is_equal(_query_token(request), token)
+
+
+def _query_token(request: web.Request) -> str:
+    return request.query.get("token", "") if request.method == "GET" else ""
+
+
+def _is_equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(errors=_ERRORS), token.encode(errors=_ERRORS))
 
 
 def _password(text: str) -> str:
     """Return the password of Basic credentials: clients made for other servers often know no other way."""
     try:
-        return base64.b64decode(text, validate=True).decode().partition(":")[2]
-    except (binascii.Error, UnicodeDecodeError):
+        return base64.b64decode(text, validate=True).decode(errors="surrogateescape").partition(":")[2]
+    except (binascii.Error, ValueError):  # ValueError: letters beyond ASCII
         return ""
+
+
+def _no_token() -> ApiError:
+    message = (
+        "found a request to an address beyond this machine while the server has no token; start it with --token T, "
+        "and send that"
+    )
+    return ApiError(403, message, "no_token")
+
+
+def _bad_token() -> ApiError:
+    message = (
+        "found no valid token, accepted the one that the server was started with; send it as `Authorization: Bearer T`"
+    )
+    return ApiError(401, message, "bad_token")
+
+
+def _foreign(origin: str) -> ApiError:
+    message = f"found a request from {origin[:60]!r}, accepted those of this server's own pages; open the page here"
+    return ApiError(403, message, "foreign_origin")
