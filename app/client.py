@@ -175,6 +175,9 @@ class Client:
 
     def _take(self, event: Event) -> None:
         header = event.header if isinstance(event, Preview) else event
+        if header.get("type") == "removed":
+            self._remove(header)
+            return
         id = header.get("live_id") or header.get("run")
         if not isinstance(id, str):
             return
@@ -186,6 +189,16 @@ class Client:
             handle.take(event)
             if handle.is_ended:
                 self._handles.pop(id, None)
+
+    def _remove(self, event: Mapping[str, Any]) -> None:
+        """End runs that waited and were taken out of the queue."""
+        for id in set(event["runs"]) & set(self._handles):
+            handle = self._handles.pop(id)
+            if event["state"] == "cancelled":
+                handle.take({"type": "cancelled", "run": id, "seconds": 0.0, "outputs": [], "problems": []})
+            else:
+                message = f"found run {id} deleted from the queue by someone else; submit it again"
+                handle.end(ClientError.of(message, "deleted"))
 
     async def _recover(self) -> None:
         for id, handle in list(self._handles.items()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -96,3 +96,6 @@ class RunObserver(Protocol):
 
     def run_ended(self, run: ActiveRun, record: Mapping[str, Any]) -> None:
         """A run has ended and is in the history. record: as the worker sent it, `outputs` added."""
+
+    def runs_removed(self, runs: Sequence[str], state: Literal["cancelled", "deleted"]) -> None:
+        """Runs that waited will not run: they were cancelled, or deleted without a trace."""

@@ -9,9 +9,14 @@ from app.server.errors import ApiError
 
 MAX_NAME_BYTES = 240
 """File systems take 255; what is written first under a temporary name needs some of them."""
+MAX_BYTES = 1024
+"""Linux takes paths of 4096 bytes, macOS of 1024; also, Python makes missing folders by a call within a call."""
 
-_DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?", re.IGNORECASE)
-_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f<>:"|?*\\\ud800-\udfff]')
+_DEVICES = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³]) *(\..*)?", re.IGNORECASE)
+"""With whatever suffix, and with spaces before it, these open a device on Windows."""
+_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"|?*\\\ud800-\udfff]')
+_UNFINISHED = re.compile(r"\..*\.part", re.IGNORECASE)
+"""Names of files that are still being written."""
 
 
 def inside(root: Path, *names: str) -> Path:
@@ -20,7 +25,8 @@ def inside(root: Path, *names: str) -> Path:
     The path need not exist. Raises ApiError 400 for a name that some system cannot store or reads as something else
     (control characters, backslashes, drive letters, device names such as CON, dots or spaces at an end), and 403 for
     one that leaves the folder: absolute, with `..`, or through a link. What looks percent-encoded is taken as it is:
-    the server has decoded once, and whoever decodes twice opens a door.
+    the server has decoded once, and whoever decodes twice opens a door. Hidden names that end in `.part` are refused
+    too: they are of files still being written. Other hidden names are fine.
     """
     parts: list[str] = []
     for name in names:
@@ -30,6 +36,8 @@ def inside(root: Path, *names: str) -> Path:
         for part in pieces:
             _check_part(part, name)
         parts.extend(pieces)
+    if len("/".join(parts).encode()) > MAX_BYTES:
+        raise _bad("/".join(parts), f"more than {MAX_BYTES} bytes")
     if not parts:
         raise ApiError(400, "found no name, accepted the name of a file; send one", "bad_name")
     path = root.joinpath(*parts)
@@ -53,16 +61,21 @@ def _check_part(part: str, name: str) -> None:
         raise _bad(name, "a dot at the end or a space at an end of a part")
     if _DEVICES.fullmatch(part):
         raise _bad(name, "a name that is a device on some systems")
+    if _UNFINISHED.fullmatch(part):
+        raise _bad(name, "a name of files that are still being written")
     if len(part.encode()) > MAX_NAME_BYTES:
         raise _bad(name, f"a part of more than {MAX_NAME_BYTES} bytes")
 
 
 def _bad(name: str, what: str) -> ApiError:
-    shown = name[:60].encode("ascii", "backslashreplace").decode()
-    return ApiError(400, f"found {shown!r} with {what}, accepted a plain name; choose another", "bad_name")
+    return ApiError(400, f"found {_shown(name)} with {what}, accepted a plain name; choose another", "bad_name")
 
 
 def _outside(name: str) -> ApiError:
-    shown = name[:60].encode("ascii", "backslashreplace").decode()
-    message = f"found {shown!r}, which leads out of its folder, accepted a name inside of it; leave out .. and /"
+    message = f"found {_shown(name)}, which leads out of its folder, accepted a name inside of it; leave out .. and /"
     return ApiError(403, message, "file_outside")
+
+
+def _shown(name: str) -> str:
+    """Return the start of a name, quoted; half a surrogate pair would not fit into an answer."""
+    return repr(name[:60].encode("ascii", "backslashreplace").decode())

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -159,6 +159,9 @@ class LiveSessions:
         else:
             self._show(session, run, revision, result)
         self._publish(session)
+
+    def runs_removed(self, runs: Sequence[str], state: str) -> None:
+        """See RunObserver."""
 
     def _next_job(self) -> ActiveRun | None:
         waiting = [session for session in self._sessions.values() if session.is_waiting and not session.running]

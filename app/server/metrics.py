@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.server.active_run import ActiveRun
@@ -39,6 +39,10 @@ class Metrics:
             name = run.class_types.get(node, "")
             self._seconds[name] += seconds
             self._calls[name] += 1
+
+    def runs_removed(self, runs: Sequence[str], state: str) -> None:
+        """See RunObserver."""
+        self._runs[state] += len(runs)
 
     def text(self, queue: RunQueue) -> str:
         """Return all metrics."""

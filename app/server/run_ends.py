@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.server.active_run import ActiveRun
@@ -45,6 +45,14 @@ class RunEnds:
 
     def run_ended(self, run: ActiveRun, record: Mapping[str, Any]) -> None:
         """See RunObserver."""
-        for future in self._waiting.pop(run.id, []):
+        self._release(run.id)
+
+    def runs_removed(self, runs: Sequence[str], state: str) -> None:
+        """See RunObserver."""
+        for run in runs:
+            self._release(run)
+
+    def _release(self, run: str) -> None:
+        for future in self._waiting.pop(run, []):
             if not future.done():
                 future.set_result(None)

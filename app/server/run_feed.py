@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.server.active_run import ActiveRun
@@ -52,6 +52,10 @@ class RunFeed:
             "session_hits": record.get("session_hits", 0),
         }
         self._streams.publish(run.topics, event)
+
+    def runs_removed(self, runs: Sequence[str], state: str) -> None:
+        """See RunObserver."""
+        self._streams.publish((EVERYONE,), {"type": "removed", "runs": list(runs), "state": state})
 
 
 def _place(run: ActiveRun) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from app.graph.errors import Problem
 from app.server.active_run import ActiveRun, RunObserver
@@ -110,20 +110,20 @@ class RunQueue:
         if not await self.store.finish(run_id, RunResult("cancelled")):
             return False
         if not self.interrupt(run_id):  # else its turn came meanwhile
-            self._changed_by(1)
+            self._removed([run_id], "cancelled")
         return True
 
     async def delete_queued(self, run_ids: Sequence[str]) -> int:
         """Take waiting runs out of the queue without a trace; return how many there were."""
-        count = await self.store.delete_queued(run_ids)
-        self._changed_by(count)
-        return count
+        deleted = [run_id for run_id in run_ids if await self.store.delete_queued([run_id])]
+        self._removed(deleted, "deleted")
+        return len(deleted)
 
     async def clear(self) -> list[str]:
         """Take all waiting runs out of the queue; return their ids."""
         ids = await self.store.clear_queued()
-        self._changed_by(len(ids))
-        return list(ids)
+        self._removed(ids, "deleted")
+        return ids
 
     # What the worker's home tells.
 
@@ -250,9 +250,11 @@ class RunQueue:
         active.is_cancelled = True
         self.home.cancel(active.id)
 
-    def _changed_by(self, removed: int) -> None:
-        if removed:
-            self._queued = max(0, self._queued - removed)
+    def _removed(self, runs: Sequence[str], state: Literal["cancelled", "deleted"]) -> None:
+        if runs:
+            self._queued = max(0, self._queued - len(runs))
+            for observer in self.observers:
+                observer.runs_removed(runs, state)
             self._tell_queue()
 
     def _tell_queue(self) -> None:

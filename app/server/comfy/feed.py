@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.server.active_run import ActiveRun
@@ -137,6 +137,9 @@ class ComfyFeed:
             self._to_client(run, kind, data)
         self._run = None
         self._just_ended = run
+
+    def runs_removed(self, runs: Sequence[str], state: str) -> None:
+        """See RunObserver."""
 
     def _remember(self, output: Mapping[str, Any]) -> None:
         for node, shown in ui_outputs([output]).items():
