@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from app.server.api.health import program_version
+from app.server.workflow_store import read_template
 
 routes = web.RouteTableDef()
 
@@ -53,8 +54,10 @@ def own_handlers() -> dict[tuple[str, str], Any]:
 
 def document() -> dict[str, Any]:
     """Return the whole OpenAPI document. Operations without a handler are left out."""
-    from app.server.api.openapi_operations import JSON, OPERATIONS
-    from app.server.api.openapi_schemas import SCHEMAS, ref
+    from app.server.api.json_schema import ref
+    from app.server.api.openapi_operations import OPERATIONS
+    from app.server.api.openapi_parts import JSON
+    from app.server.api.openapi_schemas import SCHEMAS
 
     handlers = own_handlers()
     paths: dict[str, dict[str, Any]] = {}
@@ -62,6 +65,13 @@ def document() -> dict[str, Any]:
         if handler := handlers.get((method, path)):
             paths.setdefault(path, {})[method.lower()] = {"summary": _summary(handler), **operation}
     failure = {"description": "Anything else went wrong", "content": {JSON: {"schema": ref("Errors")}}}
+    live = {"document": read_template("text-to-image"), "set": {"Denoise.steps": 8}, "settle_ms": 200}
+    components = {
+        "schemas": SCHEMAS,
+        "responses": {"Failure": failure},
+        "examples": {"LiveTemplate": {"value": live}},
+        "securitySchemes": SECURITY,
+    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -73,7 +83,7 @@ def document() -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "security": [{}, *({name: []} for name in SECURITY)],
         "paths": paths,
-        "components": {"schemas": SCHEMAS, "responses": {"Failure": failure}, "securitySchemes": SECURITY},
+        "components": components,
     }
 
 

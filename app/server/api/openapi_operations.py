@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.server.api.events import MAX_CLIENT_ID
-from app.server.api.openapi_schemas import Schema, anything, flag, listed, one_of, record, ref, text, whole
+from app.server.api.json_schema import anything, flag, listed, one_of, record, ref, text, whole
+from app.server.api.openapi_parts import JSON, Answers, Operation, answer, error, in_path, operation, query, sent
 from app.server.api.runs import MAX_PAGE, ORDERS, STATES
 from app.server.run_requests import MAX_WAIT_S
-
-Operation = dict[str, Any]
-Answers = dict[int, dict[str, Any]]
-
-JSON = "application/json"
-REASONS = {
-    400: "The request is malformed: no JSON object, a name that is no good, or a parameter out of its range",
-    401: "No valid token",
-    403: "Asked under a foreign name, by another site's page, or for a name that leads out of its folder",
-    404: "There is none of that name or id",
-    409: "It is not as the client believes",
-    413: "The body is too large",
-    422: "It cannot be done with these values; every problem is told",
-    428: "No version given",
-    429: "Too many are open",
-    507: "It cannot be written; what was there is unchanged",
-}
 
 DOCUMENT = {
     "version": 1,
@@ -52,57 +34,6 @@ Texts from the client are one object with a `type`, and a `ref` that comes back 
 `subscribe` or `unsubscribe` with `run`, `live_id` or `"all": true`; `live.open` with a LiveRequest's keys; `live.set`
 with `live_id` and `set`; `live.replace` with `live_id` and `document`; `live.close` with `live_id`. Answers are of type
 `reply`, or `error` with `errors`."""
-
-
-def operation(
-    tag: str,
-    name: str,
-    answers: Answers,
-    errors: tuple[int, ...] = (),
-    parameters: tuple[dict[str, Any], ...] = (),
-    body: dict[str, Any] | None = None,
-    **more: Any,
-) -> Operation:
-    """Return an operation without its summary. errors: statuses besides those that all operations have."""
-    told = {403, *errors, *((400, 413) if body else ()), *(() if more.get("security") == [] else (401,))}
-    responses: dict[str, Any] = {str(status): answer for status, answer in answers.items()}
-    responses |= {str(status): error(status) for status in sorted(told)}
-    responses["default"] = {"$ref": "#/components/responses/Failure"}
-    found: Operation = {"tags": [tag], "operationId": name, "responses": responses, **more}
-    if parameters:
-        found["parameters"] = list(parameters)
-    if body:
-        found["requestBody"] = body
-    return found
-
-
-def error(status: int, schema: str = "Errors") -> dict[str, Any]:
-    """Return an answer with problems."""
-    return {"description": REASONS[status], "content": {JSON: {"schema": ref(schema)}}}
-
-
-def answer(meaning: str, schema: Schema | None = None, **more: Any) -> dict[str, Any]:
-    """Return an answer with JSON, or without a body."""
-    content = {"content": {JSON: {"schema": schema}}} if schema else {}
-    return {"description": meaning, **content, **more}
-
-
-def sent(schema: str, *, required: bool = True, **examples: Any) -> dict[str, Any]:
-    """Return a request's body. examples: by name."""
-    told = {name: {"value": value} for name, value in examples.items()}
-    return {"required": required, "content": {JSON: {"schema": ref(schema), "examples": told}}}
-
-
-def query(name: str, schema: Schema, meaning: str, *, required: bool = False, **more: Any) -> dict[str, Any]:
-    """Return a query parameter."""
-    return {"name": name, "in": "query", "required": required, "description": meaning, "schema": schema, **more}
-
-
-def in_path(name: str, meaning: str, **more: Any) -> dict[str, Any]:
-    """Return a part of the path."""
-    schema = text(minLength=1)
-    return {"name": name, "in": "path", "required": True, "description": meaning, "schema": schema, **more}
-
 
 WAIT = query(
     "wait",
@@ -328,7 +259,7 @@ _MODELS: dict[tuple[str, str], Operation] = {
         {200: answer("Empty lists when nothing is missing", ref("Missing"))},
         (422,),
         (),
-        sent("RunRequest", small={"document": DOCUMENT}),
+        sent("DocumentRequest", small={"document": DOCUMENT}),
     ),
     ("GET", "/api/node_types"): operation(
         "nodes",
@@ -360,7 +291,7 @@ _SESSIONS: dict[tuple[str, str], Operation] = {
         {201: answer("The session's state", ref("LiveState"), links=_LIVE_LINKS)},
         (422, 429),
         (),
-        sent("LiveRequest", small={"document": DOCUMENT, "settle_ms": 100}),
+        sent("LiveRequest", template={"$ref": "#/components/examples/LiveTemplate"}),
     ),
     ("GET", "/api/live"): operation(
         "live", "list_live", {200: answer("All of them", record({"sessions": listed(ref("LiveState"))}))}
@@ -374,7 +305,7 @@ _SESSIONS: dict[tuple[str, str], Operation] = {
         {200: answer("The new revision", ref("Revision"))},
         (404, 422),
         (LIVE_ID,),
-        sent("Changes", value={"set": {"Greeting.text": "good evening"}}),
+        sent("Changes", cfg={"set": {"Denoise.cfg": 3.5}}),
     ),
     ("PUT", "/api/live/{live_id}"): operation(
         "live",
