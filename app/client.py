@@ -195,10 +195,11 @@ class Client:
         for id in set(event["runs"]) & set(self._handles):
             handle = self._handles.pop(id)
             if event["state"] == "cancelled":
-                handle.take({"type": "cancelled", "run": id, "seconds": 0.0, "outputs": [], "problems": []})
+                counts = {"seconds": 0.0, "session_loads": 0, "session_hits": 0}
+                handle.take({"type": "cancelled", "run": id, "outputs": [], "problems": [], **counts})
             else:
                 message = f"found run {id} deleted from the queue by someone else; submit it again"
-                handle.end(ClientError.of(message, "deleted"))
+                handle.end(ClientError.of(message, "unknown_run", 404))
 
     async def _recover(self) -> None:
         for id, handle in list(self._handles.items()):
