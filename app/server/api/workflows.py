@@ -87,7 +87,7 @@ async def delete_workflow(request: web.Request) -> web.Response:
 async def import_workflow(request: web.Request) -> web.Response:
     """Read a workflow out of a PNG or JSON of a known format, as the body or its first file; it is not saved.
 
-    200 {"document"}; 400 no file or no JSON; 413; 422 it holds no workflow.
+    200 {"document"}; 400 a broken form; 413; 422 it holds no JSON or no workflow.
     """
     data = await _uploaded(request)
     document = await asyncio.to_thread(_document_in, data)
