@@ -62,7 +62,7 @@ _LIVE_LINKS = {
     for name in ("get_live", "change_live", "replace_live", "end_live")
 }
 QUEUED: Answers = {
-    200: answer("The run, which has ended", ref("Run")),
+    200: answer("The run, which has ended", ref("Run"), links=_RUN_LINKS),
     201: answer(
         "The run, which is queued or still runs; whole when `wait` was given",
         {"anyOf": [ref("RunSummary"), ref("Run")]},
