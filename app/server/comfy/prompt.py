@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 import uuid
 from typing import Any, cast
@@ -134,7 +133,7 @@ def _priority(number: Any) -> float | None:
     if number is None:
         return None
     is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not math.isfinite(number) or abs(number) > MAX_PRIORITY:
+    if not is_number or not abs(number) <= MAX_PRIORITY:  # NaN is neither less nor more
         accepted = f"a number of at most {MAX_PRIORITY:.0e} either way"
         raise ApiError(400, f"found number {str(number)[:60]!r}, accepted {accepted}; leave it out", "bad_number")
     return cast("float", number)
