@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aiohttp import WSCloseCode, web
 
+from app.server import pages
 from app.server.api import events, health, live, nodes, openapi, packages, runs, workflows
 from app.server.body import MAX_UPLOAD_BYTES
 from app.server.comfy import files, history, object_info, prompt, socket, system, userdata
@@ -35,7 +36,7 @@ from app.worker.settings import WorkerSettings
 
 COMFY_ROUTES = (prompt, history, socket, object_info, system, files, userdata)
 """Modules whose routes exist bare and under /api, as ComfyUI has them."""
-OWN_ROUTES = (runs, workflows, packages, live, events, nodes, health, openapi)
+OWN_ROUTES = (pages, runs, workflows, packages, live, events, nodes, health, openapi)
 
 
 def make_app(settings: ServerSettings, home: WorkerHome | None = None) -> web.Application:
