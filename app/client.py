@@ -97,20 +97,34 @@ class Client:
 
     async def live(
         self,
-        document: Mapping[str, Any] | Workflow,
+        workflow: Mapping[str, Any] | Workflow | str,
         *,
         set: Mapping[str, Any] | None = None,
         name: str = "",
         **options: Any,
     ) -> LiveHandle:
-        """Open a live session on a document and run its first revision.
+        """Open a live session on a document, or a saved workflow or template by name, and run its first revision.
 
         options: settle (bool), settle_ms, preview_every (steps), preview_px.
         """
-        body = {"document": _document(document), "set": dict(set or {}), "name": name, "client_id": self._client_id}
+        if isinstance(workflow, str):
+            name = name or workflow
+            workflow = await self.workflow(workflow)
+        body = {"document": _document(workflow), "set": dict(set or {}), "name": name, "client_id": self._client_id}
         handle = await self._ask("/api/live", {**options, **body}, "live_id", LiveHandle)
         handle.settles = options.get("settle", True)
         return handle
+
+    async def workflow(self, name: str) -> dict[str, Any]:
+        """Return the document of a saved workflow, or of the template of that name."""
+        try:
+            found = await self._http.json("GET", f"/api/workflows/{quote(name)}")
+        except ClientError as error:
+            if error.status != 404:
+                raise
+            found = await self._http.json("GET", f"/api/templates/{quote(name)}")
+        document: dict[str, Any] = found["document"]
+        return document
 
     async def fetch(self, output: Mapping[str, Any]) -> bytes:
         """Return the bytes of an output's file."""
