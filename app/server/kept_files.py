@@ -1,4 +1,4 @@
-"""Moving the results of a live revision from the temporary folder to where outputs stay."""
+"""Keeping the results of a live revision: from the temporary folder to where outputs stay."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
+from uuid import uuid4
 
 from nodes.output_files import claim, next_number
 
@@ -15,9 +16,10 @@ _NUMBERED = re.compile(r"(?P<stem>.+)_(?P<number>\d{5,})(?:_step(?P<step>\d+))?(
 
 
 def keep(outputs: Iterable[dict[str, Any]], subfolder: str, temp: Path, output: Path) -> list[dict[str, Any]]:
-    """Move a revision's files to the output folder, under the next free numbers; return the outputs as they are now.
+    """Put a revision's files into the output folder, under the next free numbers; return the outputs as they are now.
 
-    Previews stay where they are. subfolder: where the revision's output folder lay inside of `temp`.
+    The temporary files stay for clients that are about to fetch them; previews stay only there.
+    subfolder: where the revision's output folder lies inside of `temp`.
     Files of one number, the steps of a loop, get one number again. Raises OSError and InputError.
     """
     kept: list[dict[str, Any]] = []
@@ -37,14 +39,28 @@ def keep(outputs: Iterable[dict[str, Any]], subfolder: str, temp: Path, output: 
         step = None if match["step"] is None else int(match["step"]) - 1
         target = claim(stem, match["suffix"], step, number)
         numbers[key] = number
-        os.replace(source, target)
+        _put(source, target)
         kept.append({**entry, "folder": "output", "path": target.relative_to(output).as_posix()})
     return kept
 
 
-def drop(folder: Path) -> None:
-    """Delete a revision's files."""
-    shutil.rmtree(folder, ignore_errors=True)
+def _put(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no links; the target appears whole."""
+    beside = target.with_name(f".{uuid4().hex}.part")
+    try:
+        try:
+            os.link(source, beside)
+        except OSError:
+            shutil.copyfile(source, beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def drop(folder: Path | None) -> None:
+    """Delete a revision's files, if there are any."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _taken(numbers: dict[tuple[Path, str], int], stem: Path) -> list[int]:

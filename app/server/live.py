@@ -216,9 +216,12 @@ class LiveSessions:
         # A change that came too late for the last step made the worker run the loop again, by itself.
         is_settled = not record.get("is_steered", False)
         outputs = tuple(record["outputs"])
-        session.shown = Shown(revision, run.id, outputs, record, session.workflow, run.started, is_settled)
-        if before is not None and not before.is_kept:
-            drop(self._settings.temp / "live" / session.id / before.run.rpartition("-")[2])
+        session.shown = Shown(
+            revision, run.id, run.job.subfolder, outputs, record, session.workflow, run.started, is_settled
+        )
+        if before is not None:  # its files stay for one more revision: a client may be about to fetch them
+            drop(session.outdated)
+            session.outdated = self._settings.temp / before.subfolder
         if session.is_waiting or not (is_settled or session.options.settle):
             return
         quiet = session.options.settle_ms / 1000 - (monotonic() - session.last_change)
@@ -241,10 +244,9 @@ class LiveSessions:
 
     async def _keep(self, session: LiveSession, shown: Shown) -> None:
         """Move a settled result to the output folder and put it into the history."""
-        subfolder = f"live/{session.id}/{shown.run.rpartition('-')[2]}"
         settings = self._settings
         try:
-            outputs = await asyncio.to_thread(keep, shown.outputs, subfolder, settings.temp, settings.output)
+            outputs = await asyncio.to_thread(keep, shown.outputs, shown.subfolder, settings.temp, settings.output)
             new = NewRun(
                 str(uuid.uuid4()),
                 shown.workflow.to_json(),

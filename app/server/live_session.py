@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -40,10 +41,15 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The newest result. is_settled: a fresh run with the same values gives the same. is_kept: it is in history."""
+    """The newest result.
+
+    subfolder: where its files lie in the temporary folder. is_settled: a fresh run with the same values gives the same.
+    is_kept: it is in the history, and its files are in the output folder too.
+    """
 
     revision: int
     run: str
+    subfolder: str
     outputs: tuple[dict[str, Any], ...]
     record: dict[str, Any]
     workflow: Workflow
@@ -59,7 +65,7 @@ class LiveSession:
     revision: counts changes from 1. running: the revision that the running run shows by now, 0 for none.
     steering: the revision that the worker is asked to steer to just now, 0 for none.
     runs: counts runs, those that settle a revision included. is_superseded: what runs was told to end for a newer one.
-    first_loads: sessions loaded by the first revision.
+    outdated: files of the result before the one shown. first_loads: sessions loaded by the first revision.
     """
 
     id: str
@@ -78,6 +84,7 @@ class LiveSession:
     is_superseded: bool = False
     is_settling: bool = False
     shown: Shown | None = None
+    outdated: Path | None = None
     problems: tuple[dict[str, Any], ...] = ()
     session_loads: int = 0
     session_hits: int = 0
