@@ -14,6 +14,7 @@ from app.server.node_library import NodeLibrary
 from app.server.storage.database import StorageError
 from app.server.storage.runs import RunStore
 from app.server.storage.schema import NewRun, RunResult, StoredOutput, StoredRun
+from app.worker.event_json import problem_data
 from app.worker.home import WorkerHome
 from app.worker.settings import Job
 
@@ -153,18 +154,18 @@ class RunQueue:
         if self.active is not None and self.active.id == record["run"] and not self.active.ended.done():
             self.active.ended.set_result(record)
 
-    def worker_died(self, sentence: str) -> None:
+    def worker_died(self, sentence: str, run: str, node: str) -> None:
         """See WorkerListener."""
         self._is_ready = False
         self.worker_restarts += 1
         active = self.active
-        if active is not None and not active.ended.done():
-            status = "cancelled" if active.is_cancelled else "failed"
-            problem = {"message": sentence, "code": "worker_died", "node": "", "title": "", "input": ""}
-            if active.current is not None:
-                title = active.job.document["nodes"].get(active.current, {}).get("_meta", {}).get("title", "")
-                problem |= {"node": active.current, "title": title if isinstance(title, str) else ""}
-            active.ended.set_result({"status": status, "problems": [problem] if status == "failed" else []})
+        if active is None or active.ended.done():
+            return
+        if run == active.id:
+            active.has_begun = True
+            active.current = node or active.current
+        problems = [] if active.is_cancelled else [_died(active, sentence)]
+        active.ended.set_result({"status": "failed" if problems else "cancelled", "problems": problems})
 
     def worker_stats(self, stats: Mapping[str, Any]) -> None:
         """See WorkerListener."""
@@ -273,6 +274,13 @@ def _active_run(stored: StoredRun) -> ActiveRun:
         number=stored.number,
         class_types={node: entry["class_type"] for node, entry in document["nodes"].items()},
     )
+
+
+def _died(active: ActiveRun, sentence: str) -> dict[str, str]:
+    node = active.current or ""
+    meta = active.job.document["nodes"].get(node, {}).get("_meta")
+    title = meta.get("title") if isinstance(meta, dict) else ""
+    return problem_data(Problem(sentence, "worker_died", node, title if isinstance(title, str) else ""))
 
 
 def result_of(record: Mapping[str, Any]) -> RunResult:

@@ -21,8 +21,11 @@ class WorkerListener(Protocol):
     def worker_ended(self, record: dict[str, Any]) -> None:
         """A run has ended: the message `ended` of the outbox."""
 
-    def worker_died(self, sentence: str) -> None:
-        """The worker is gone, and what it ran with it. sentence: how it ended. A new one starts by itself."""
+    def worker_died(self, sentence: str, run: str, node: str) -> None:
+        """The worker is gone, and what it ran with it. sentence: how it ended. A new one starts by itself.
+
+        run, node: what it had begun last; empty when it had begun nothing, or when that is not known.
+        """
 
     def worker_stats(self, stats: Mapping[str, Any]) -> None:
         """Counters of the worker, once a second."""

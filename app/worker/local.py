@@ -20,6 +20,7 @@ from app.graph.node import Ports
 from app.worker.exits import exit_sentence
 from app.worker.frames import FrameError, pack, read_async
 from app.worker.home import WorkerListener
+from app.worker.last_words import make_note, read_note
 from app.worker.node_types import ports_of_json
 from app.worker.settings import Job, WorkerSettings
 
@@ -122,8 +123,11 @@ class LocalWorker:
         """Start a worker, and another whenever one ends; pause longer each time one ends before it is ready."""
         pause = 0.0
         while not self._is_closing:
+            run = node = ""
             try:
-                sentence = await self._live_once(listener)
+                note = make_note(Path(self._settings.temp))
+                sentence = await self._live_once(listener, note)
+                run, node = read_note(note)
             except OSError as error:
                 sentence = f"the worker process cannot be started ({error}); check the memory and process limits"
             if self._is_closing:
@@ -135,17 +139,17 @@ class LocalWorker:
                 skip = (*self._settings.skip_extensions, self._loading)
                 self._settings = replace(self._settings, skip_extensions=skip)
             self._fail_questions(sentence)
-            listener.worker_died(sentence)
+            listener.worker_died(sentence, run, node)
             pause = 0.0 if was_ready or self._loading else min(LONGEST_PAUSE_S, pause * 2 + 0.5)
             await asyncio.sleep(pause)
 
-    async def _live_once(self, listener: WorkerListener) -> str:
+    async def _live_once(self, listener: WorkerListener, note: Path) -> str:
         """Run one worker process to its end; return the sentence that says how it ended."""
         self._reason, self._loading, self._cancel_due = "", "", None
         self._heard = monotonic() + START_S - self._limits.watchdog_s
         with open(self._log_path, "ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "app.worker", self._settings.to_json()),
+                *(sys.executable, "-m", "app.worker", replace(self._settings, note=str(note)).to_json()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,

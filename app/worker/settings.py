@@ -15,6 +15,7 @@ class WorkerSettings:
     """Folders and device of a worker; travels as JSON on its command line.
 
     skip_extensions: extensions that killed an earlier worker while it loaded them.
+    note: file for the worker's last words; none when empty.
     """
 
     models: tuple[str, ...]
@@ -24,6 +25,7 @@ class WorkerSettings:
     custom_nodes: str
     device: str = "auto"
     skip_extensions: tuple[str, ...] = ()
+    note: str = ""
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

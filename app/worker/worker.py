@@ -11,12 +11,13 @@ from queue import SimpleQueue
 from typing import Any
 
 from app.engine.engine import Engine
-from app.engine.events import Event
+from app.engine.events import Event, NodeStarted
 from app.engine.run import Run
 from app.graph.document import Workflow
 from app.graph.errors import InputError, WorkflowError
 from app.graph.registry import ports_schema
 from app.worker.event_json import problem_data
+from app.worker.last_words import LastWords
 from app.worker.outbox import OngoingRun, Outbox, Send
 from app.worker.settings import Job, WorkerSettings
 
@@ -34,6 +35,7 @@ class Worker:
         self._engine = engine
         self._output = Path(settings.output).absolute()
         self._temp = Path(settings.temp).absolute()
+        self._last_words = LastWords(settings.note) if settings.note else None
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._current: Run | None = None
         self._cancelled: set[str] = set()
@@ -82,7 +84,11 @@ class Worker:
         engine = replace(self._engine, folders=replace(self._engine.folders, output=output))
 
         def emit(event: Event) -> None:
+            if isinstance(event, NodeStarted):
+                self._note(job.id, event.node)
             self.outbox.put_event(ongoing, event)
+
+        self._note(job.id)
 
         try:
             run = engine.start(Workflow.parse(job.document), emit, job.targets, job.id)
@@ -99,6 +105,10 @@ class Worker:
             self._current = None
             self._cancelled.discard(job.id)
         self.outbox.put_end(ongoing)
+
+    def _note(self, run: str, node: str = "") -> None:
+        if self._last_words is not None:
+            self._last_words.say(run, node)
 
     def _cancel(self, run: str) -> None:
         with self._lock:
