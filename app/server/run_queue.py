@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from app.graph.errors import Problem
 from app.server.active_run import ActiveRun, RunObserver
+from app.server.comfy.run_messages import status_messages
 from app.server.node_library import NodeLibrary
 from app.server.storage.database import StorageError
 from app.server.storage.runs import RunStore
@@ -228,7 +230,7 @@ class RunQueue:
 
     async def _save(self, active: ActiveRun, record: Mapping[str, Any]) -> None:
         """Write how a run ended; when that fails, say so and try again while the queue goes on."""
-        result = result_of(record)
+        result = replace(result_of(record), messages=status_messages(active, record))
         try:
             await self.store.finish(active.id, result)
         except StorageError as error:

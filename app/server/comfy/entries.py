@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from app.server.comfy.failure import execution_failure
 from app.server.comfy.ui_output import ui_outputs
 from app.server.storage.schema import State, StoredRun
-from app.worker.event_json import problem_data
 
 _STATUS: dict[State, str] = {
     "queued": "pending",
@@ -47,7 +45,7 @@ def job_entry(run: StoredRun, *, whole: bool = False) -> dict[str, Any]:
         "create_time": _ms(run.created),
         "execution_start_time": _ms(run.started),
         "execution_end_time": _ms(run.ended) if run.started is not None else None,
-        "execution_error": _failure(run)[1] if run.state == "failed" else None,
+        "execution_error": _failure(run),
         "outputs_count": sum(len(items) for shown in outputs.values() for items in shown.values()),
         "preview_output": _preview(outputs),
         "workflow_id": run.workflow_id,
@@ -72,25 +70,11 @@ def _ms(seconds: float | None) -> int | None:
 
 def _status(run: StoredRun) -> dict[str, Any]:
     is_done = run.state == "done"
-    messages: list[Any] = []
-    if run.started is not None:
-        at = {"prompt_id": run.id, "timestamp": _ms(run.started)}
-        messages = [["execution_start", at], ["execution_cached", {"nodes": list(run.cached), **at}]]
-    kind, data = ("execution_success", {"prompt_id": run.id}) if is_done else _failure(run)
-    messages.append([kind, {**data, "timestamp": _ms(run.ended)}])
-    return {"status_str": "success" if is_done else "error", "completed": is_done, "messages": messages}
+    return {"status_str": "success" if is_done else "error", "completed": is_done, "messages": run.messages}
 
 
-def _failure(run: StoredRun) -> tuple[str, dict[str, Any]]:
-    problems = [problem_data(problem) for problem in run.problems]
-    kind, data = execution_failure(run.id, run.state, problems, _class_types(run))
-    return kind, data | {"executed": list(run.seconds_by_node), "timestamp": _ms(run.ended)}
-
-
-def _class_types(run: StoredRun) -> dict[str, str]:
-    if run.document_json is None:
-        return {}
-    return {node: entry.get("class_type", "") for node, entry in run.document["nodes"].items()}
+def _failure(run: StoredRun) -> dict[str, Any] | None:
+    return next((data for kind, data in run.messages if kind == "execution_error"), None)
 
 
 def _meta(outputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

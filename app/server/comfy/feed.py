@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.server.active_run import ActiveRun
-from app.server.comfy.failure import execution_failure
+from app.server.comfy.run_messages import end_message
 from app.server.comfy.ui_output import ui_outputs
 from app.server.outgoing import Outgoing
 
@@ -49,7 +49,7 @@ class ComfyFeed:
         self._run: ActiveRun | None = None
         self._has_told_cached = False
         self._shown: dict[str, dict[str, Any]] = {}
-        self._executed: list[str] = []
+        self._told_from_cache: set[str] = set()
         self._just_ended: ActiveRun | None = None
 
     def add(self, socket: ComfySocket) -> None:
@@ -81,7 +81,7 @@ class ComfyFeed:
             return
         self._run, self._has_told_cached = run, False
         self._shown.clear()
-        self._executed.clear()
+        self._told_from_cache.clear()
         self._to_client(run, "execution_start", _at(run))
 
     def run_event(self, run: ActiveRun, event: Mapping[str, Any]) -> None:
@@ -102,7 +102,6 @@ class ComfyFeed:
                 data = {"value": event["step"], "max": steps, "prompt_id": run.id, "node": event["node"]}
                 self._to_client(run, "progress", data, everyone=run.client_id is None)
             case "node_finished":
-                self._executed.append(event["node"])
                 self._tell_executed(run)
                 self._tell_progress(run, event["node"])
             case "output":
@@ -110,7 +109,7 @@ class ComfyFeed:
 
     def run_preview(self, run: ActiveRun, event: Mapping[str, Any], picture: bytes) -> None:
         """See RunObserver."""
-        if run.live or run.client_id is None:
+        if run.live or run.client_id is None or event["step"] is None:  # what is no step's comes as an output
             return
         for socket in self._sockets.get(run.client_id, ()):
             key = (run.id, event["node"], event["index"])
@@ -126,15 +125,8 @@ class ComfyFeed:
             if not self._has_told_cached:
                 self._to_client(run, "execution_cached", {"nodes": run.cached, **_at(run)})
             self._tell_executed(run)
-            self._to_client(run, "execution_success", _at(run))
-        else:
-            kind, data = execution_failure(run.id, record["status"], record["problems"], run.class_types)
-            data |= {"executed": list(self._executed), "timestamp": _now()}
-            if not data["node_id"] and run.current is not None:
-                data |= {"node_id": run.current, "node_type": run.class_types.get(run.current, "")}
-            if kind == "execution_error":
-                data["current_outputs"] = list(run.nodes)
-            self._to_client(run, kind, data)
+        kind, data = end_message(run, record)
+        self._to_client(run, kind, data)
         self._run = None
         self._just_ended = run
 
@@ -152,10 +144,14 @@ class ComfyFeed:
         for node, shown in self._shown.items():
             data = {"node": node, "display_node": node, "output": shown, "prompt_id": run.id}
             self._to_client(run, "executed", data)
+            if node in run.nodes and run.nodes[node].state == "cached":
+                self._told_from_cache.add(node)
+                self._tell_progress(run, node)
         self._shown.clear()
 
     def _tell_progress(self, run: ActiveRun, changed: str) -> None:
-        begun = [node for node, progress in run.nodes.items() if progress.state != "cached"]
+        told_of = self._told_from_cache
+        begun = [node for node, progress in run.nodes.items() if progress.state != "cached" or node in told_of]
         told = begun if len(begun) <= CUMULATIVE_NODES else [changed]
         nodes = {node: _node_state(run, node) for node in told}
         self._to_client(run, "progress_state", {"prompt_id": run.id, "nodes": nodes}, everyone=run.client_id is None)
@@ -198,9 +194,9 @@ def _names(run: ActiveRun, node: str) -> dict[str, Any]:
 
 def _node_state(run: ActiveRun, node: str) -> dict[str, Any]:
     progress = run.nodes[node]
-    is_finished = progress.state == "finished"
+    is_finished = progress.state in ("finished", "cached")
     value, most = float(progress.step or is_finished), float(progress.steps or max(progress.step, 1))
-    state = {"finished": "finished", "failed": "error"}.get(progress.state, "running")
+    state = {"finished": "finished", "cached": "finished", "failed": "error"}.get(progress.state, "running")
     return {"value": most if is_finished else value, "max": most, "state": state, **_names(run, node)}
 
 
