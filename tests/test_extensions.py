@@ -69,7 +69,8 @@ def test_no_folder_is_no_extension(tmp_path: Path) -> None:
 
 def test_the_readmes_node_is_one(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "README.md").read_text()
-    names, _ = load(tmp_path, {"mine.py": text.split("```python")[1].split("```")[0]})
+    blocks = [part.split("```")[0] for part in text.split("```python")[1:]]
+    names, _ = load(tmp_path, {"mine.py": next(block for block in blocks if "@node" in block)})
     assert names == ["Brighten"]
 
 

@@ -364,7 +364,7 @@ def _bad_chain(count: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", [_chain, _side_by_side, _bad_side_by_side, _bad_chain])
 def test_the_time_is_linear_in_nodes(shape: Any) -> None:
-    """16 times the nodes in at most 40 times the time (a quadratic check takes 256 times as long)."""
+    """16 times the nodes in at most 100 times the time (a quadratic check takes 256 times as long)."""
 
     def seconds(count: int) -> float:
         prompt = shape(count)
@@ -373,7 +373,7 @@ def test_the_time_is_linear_in_nodes(shape: Any) -> None:
         return process_time() - started
 
     few = min(seconds(250) for _ in range(3))
-    assert seconds(4000) < 40 * few + 0.05
+    assert min(seconds(4000) for _ in range(2)) < 100 * few + 0.05  # sixteen times the nodes; quadratic would be 256
 
 
 json_values = st.recursive(

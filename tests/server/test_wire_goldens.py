@@ -77,13 +77,13 @@ def types(frames: list[Any]) -> list[str]:
 
 
 def shape(value: Any) -> Any:
-    """Return names and types; objects keyed by ids count by what they hold."""
+    """Return names and types; objects keyed by ids count by what they hold, and lists of ids of any length are equal."""
     if isinstance(value, dict):
         if value and all(key.isdecimal() or len(key) == 36 for key in value):
             return [shape(item) for item in value.values()]
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [shape(item) for item in value]
+        return "ids" if all(isinstance(item, str) for item in value) else [shape(item) for item in value]
     return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
 
 
