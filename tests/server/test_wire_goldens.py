@@ -77,7 +77,7 @@ def types(frames: list[Any]) -> list[str]:
 
 
 def shape(value: Any) -> Any:
-    """Return names and types; objects keyed by ids count by what they hold, and lists of ids of any length are equal."""
+    """Return names and types; objects keyed by ids count by what they hold, lists of ids are equal at any length."""
     if isinstance(value, dict):
         if value and all(key.isdecimal() or len(key) == 36 for key in value):
             return [shape(item) for item in value.values()]
