@@ -15,6 +15,23 @@ MAY_IMPORT = {
     "app/runtime": ("app.graph", "app.runtime", "app.engine.cancel", "app.folders"),
     "app/engine": ("app.graph", "app.runtime", "app.engine", "app.folders"),
     "nodes": ("app", "nodes"),
+    "app/worker": (
+        "app.graph",
+        "app.engine",
+        "app.runtime",
+        "app.worker",
+        "app.extensions",
+        "app.folders",
+        "app.png",
+        "nodes",
+    ),
+    # Of what touches ONNX Runtime only what reads files by itself; the worker's home, not the worker.
+    "app/server": (
+        *("app.graph", "app.server", "app.folders", "app.png", "nodes"),
+        *("app.runtime.model_file", "app.runtime.state"),
+        *("app.worker.event_json", "app.worker.home", "app.worker.local", "app.worker.node_types"),
+        "app.worker.settings",
+    ),
 }
 
 
@@ -43,6 +60,8 @@ def imported_by(path: Path) -> list[str]:
     "code",
     [
         "import app.cli",
+        "import app.server.app",
+        "import app.client",
         "from nodes import builtin_registry; from app.folders import Folders; builtin_registry(Folders())",
     ],
 )
