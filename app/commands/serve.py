@@ -20,9 +20,12 @@ from app.server.settings import ServerSettings, is_loopback
 
 def main(options: argparse.Namespace) -> int:
     """Serve until ctrl-C or SIGTERM; returns 0, or 1 with a sentence on stderr when it cannot start."""
+    from app.runtime.providers import DEVICES
     from app.server.storage.data_lock import DataFolderInUse, DataLock
     from app.server.storage.database import StorageError
 
+    if options.device not in DEVICES:
+        return _refuse(f"found --device {options.device!r}, accepted one of {', '.join(DEVICES)}; choose one of them")
     settings = settings_of(options)
     for folder in settings.models:
         if not folder.is_dir():

@@ -30,6 +30,7 @@ from app.server.settings import ServerSettings
 from app.server.storage.database import Database
 from app.server.storage.runs import RunStore
 from app.server.streams import Streams
+from app.server.temp_files import TempFiles
 from app.worker.home import WorkerHome
 from app.worker.local import Limits, LocalWorker
 from app.worker.settings import WorkerSettings
@@ -55,12 +56,14 @@ def make_app(settings: ServerSettings, home: WorkerHome | None = None) -> web.Ap
     app[SETTINGS], app[NODES], app[RUNS], app[QUEUE], app[STREAMS] = settings, library, store, queue, streams
     app[COMFY], app[FEED], app[ENDS], app[METRICS] = ComfyFeed(), RunFeed(streams), RunEnds(), Metrics()
     app[SOCKETS], app[userdata.SETTINGS_LOCK] = OpenSockets(), asyncio.Lock()
-    queue.observers.extend((app[METRICS], app[FEED], app[COMFY]))
+    app[system.DEVICE_REPORT] = queue.devices
+    queue.observers.extend((app[METRICS], app[FEED], app[COMFY], TempFiles(settings.temp)))
     app[LIVE] = LiveSessions(settings, queue, library, store, streams)
     queue.observers.append(app[ENDS])  # last: who waits for an end finds everybody told
     _add_routes(app)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
+        await queue.recover()
         starting = asyncio.create_task(_start(app))
         watching = asyncio.create_task(app[LIVE].watch())
         yield

@@ -39,6 +39,7 @@ class RunQueue:
         self.active: ActiveRun | None = None
         self.is_paused = paused
         self.stats: Mapping[str, Any] = {}
+        self.devices: list[dict[str, Any]] = []
         self.worker_restarts = 0
         self.observers: list[RunObserver] = []
         self.live_jobs: Callable[[], ActiveRun | None] = lambda: None
@@ -49,12 +50,16 @@ class RunQueue:
         self._task: asyncio.Task[None] | None = None
         self._savings: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Go on with what an earlier server left, and start the worker."""
+    async def recover(self) -> None:
+        """Take over what an earlier server left, before anyone asks."""
         recovered = await self.store.recover()
         if recovered:
             log.info("%d runs that had been running wait again", len(recovered))
         _, self._queued = await self.store.queue_counts()
+        self._tell_queue()
+
+    async def start(self) -> None:
+        """Start the worker, and give it what waits."""
         await self.home.start(self)
         self._task = asyncio.create_task(self._serve())
 
@@ -172,6 +177,7 @@ class RunQueue:
     def worker_stats(self, stats: Mapping[str, Any]) -> None:
         """See WorkerListener."""
         self.stats = stats
+        self.devices[:] = stats["devices"]
 
     async def _serve(self) -> None:
         while True:

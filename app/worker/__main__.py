@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from app.engine.engine import Engine
 from app.extensions import ExtensionReport, load_extensions
+from app.runtime.providers import PROVIDER_BY_DEVICE, choose
 from app.worker.frames import pack, read
 from app.worker.node_types import node_type_json
 from app.worker.settings import WorkerSettings
@@ -54,7 +55,7 @@ def main() -> None:
     send({"type": "ready", "pid": os.getpid(), "node_types": node_types, "extensions": _reports(extensions)}, ())
     threading.Thread(target=worker.outbox.run, name="outbox", daemon=True).start()
     threading.Thread(target=worker.work, name="runs", daemon=True).start()
-    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+    threading.Thread(target=_warm_up, args=(worker, settings.device), name="warm-up", daemon=True).start()
     while (frame := read(commands)) is not None:
         worker.handle(frame[0])
     os._exit(0)
@@ -82,11 +83,14 @@ def _die_with_parent() -> None:
             log.debug("oom_score_adj cannot be set here")
 
 
-def _warm_up() -> None:
-    """Import what the first run would have to wait for."""
-    import onnxruntime  # noqa: F401
+def _warm_up(worker: Worker, device: str) -> None:
+    """Import what the first run would have to wait for, and find out what components marked auto run on."""
     import PIL.Image  # noqa: F401
     import tokenizers  # noqa: F401
+
+    choice = choose(device)
+    kind = next(name for name, provider in PROVIDER_BY_DEVICE.items() if provider == choice.providers[0])
+    worker.devices = [{"name": choice.providers[0], "type": kind, "why_not": dict(choice.why_not)}]
 
 
 def _reports(reports: Sequence[ExtensionReport]) -> list[dict[str, Any]]:

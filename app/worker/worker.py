@@ -40,6 +40,7 @@ class Worker:
         self._current: Run | None = None
         self._cancelled: set[str] = set()
         self._lock = threading.Lock()
+        self.devices: list[dict[str, Any]] = []
         self.outbox = Outbox(send, self.stats)
 
     def handle(self, message: dict[str, Any]) -> None:
@@ -63,9 +64,10 @@ class Worker:
             self._run(self._jobs.get())
 
     def stats(self) -> dict[str, Any]:
-        """Return counters for metrics."""
+        """Return counters for metrics, and the devices that are used, once they are known."""
         engine = self._engine
         return {
+            "devices": self.devices,
             "sessions": len(engine.sessions.report()),
             "session_loads": engine.sessions.loads,
             "session_hits": engine.sessions.hits,

@@ -186,3 +186,11 @@ def test_previews_of_a_run_are_files_that_can_be_viewed(server: Server) -> None:
     folder, _, name = preview["path"].rpartition("/")
     answer = server.call("GET", f"/view?filename={name}&subfolder={folder}&type={preview['folder']}")
     assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png")
+
+
+def test_system_stats_tell_what_the_worker_runs_on(server: Server) -> None:
+    """Tests run without a GPU: the CPU, and by device why the others are not used."""
+    (device,) = wait_for(
+        lambda: (found := server.get("/system_stats")["devices"])[0].get("why_not") is not None and found
+    )
+    assert (device["type"], device["index"]) == ("cpu", 0)
