@@ -13,7 +13,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
+from app.server.app import make_app
+from app.server.settings import ServerSettings
 from tests.server.kit import Server, serving, template, wait_for
 from tests.server.live_kit import pull
 
@@ -256,3 +259,26 @@ def test_a_session_over_the_websocket_ends_with_its_message(server: Server) -> N
     assert events[2]["errors"][0]["input"] == "steps"
     assert "no live session" in events[4]["errors"][0]["message"]
     assert "accepted subscribe" in events[5]["errors"][0]["message"]
+
+
+def test_a_session_ends_some_time_after_its_client_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time, 60 s, is shortened; a client that stays connected keeps its session however long it says nothing."""
+    monkeypatch.setattr("app.server.live.IDLE_S", 0.5)
+    monkeypatch.setattr("app.server.live.LOOK_S", 0.1)
+
+    async def work() -> tuple[int, int]:
+        document = template("text-to-image", _9__steps=1)
+        async with TestClient(TestServer(make_app(ServerSettings(tmp_path)))) as client:
+            kept = await client.ws_connect("/api/events?client_id=stays")
+            ids = []
+            for client_id in ("stays", "gone"):
+                body = {"document": document, "client_id": client_id}
+                async with client.post("/api/live", json=body) as answer:
+                    assert answer.status == 201, await answer.text()
+                    ids.append((await answer.json())["live_id"])
+            await asyncio.sleep(1.5)
+            statuses = [(await client.get(f"/api/live/{live_id}")).status for live_id in ids]
+            await kept.close()
+            return statuses[0], statuses[1]
+
+    assert asyncio.run(work()) == (200, 404)

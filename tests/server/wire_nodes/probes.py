@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from app.engine.cancel import RunCancelled
-from app.engine.events import Output
+from app.engine.events import Output, Preview, StepFinished
 from app.graph.node import Help, Image, Mask, Out, Range, node
 
 
@@ -69,3 +69,19 @@ def probe_busy(
             raise RunCancelled
         time.sleep(0.01)
     context.emit(Output(context.node, "text", value="done"))
+
+
+@node(category="probe", output_node=True)
+def probe_preview(context: Any, n: Annotated[int, Range(1, 50, 1, help="how many steps")] = 3) -> None:
+    """Count steps and show a picture at each, slowly enough for all of them to be sent."""
+    for step in range(n):
+        context.emit(StepFinished(context.node, step + 1, n, 0.05))
+        context.emit(Preview(context.node, np.full((64, 64, 3), 40 * step, np.uint8), step))
+        time.sleep(0.05)
+    context.emit(Output(context.node, "text", value="done"))
+
+
+@node(category="probe")
+def test_variadic_average(input1: Annotated[Image, Help("what is averaged")]) -> Annotated[Image, Out("image")]:
+    """Give the picture back."""
+    return input1
