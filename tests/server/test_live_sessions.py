@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,12 @@ def change(server: Server, live_id: str, **inputs: Any) -> int:
     return revision
 
 
+def wait_until_it_runs(server: Server, live_id: str) -> None:
+    """Wait until a revision of hundreds of steps is among them: given to the worker a moment ago is not enough."""
+    wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] == "running")
+    time.sleep(0.5)
+
+
 def picture(server: Server, outputs: list[dict[str, Any]]) -> bytes:
     """Return the bytes of the only picture."""
     assert [output["folder"] for output in outputs] == ["output"]
@@ -99,7 +106,7 @@ def test_cfg_acts_within_the_running_loop_and_is_settled_afterwards(server: Serv
     document = template("text-to-image", _9__steps=400)
     live_id = open_live(server, document)
     change(server, live_id, seed=8)
-    wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] == "running")
+    wait_until_it_runs(server, live_id)
     revision = change(server, live_id, cfg=2.0)
     state = server.get(f"/api/live/{live_id}")
     assert (state["running_revision"], state["waiting_revision"]) == (revision, None)
@@ -113,7 +120,7 @@ def test_steps_and_seed_end_the_running_revision_at_once(server: Server) -> None
     """A loop of 100,000 steps would take 20 minutes: the next revision shows long before."""
     live_id = open_live(server, template("text-to-image"))
     change(server, live_id, steps=1000, seed=9)
-    wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] == "running")
+    wait_until_it_runs(server, live_id)
     revision = change(server, live_id, steps=3)
     state = kept(server, live_id, revision)
     assert state["shown"]["settled"] is True
@@ -190,8 +197,8 @@ def test_a_rewired_document_replaces_the_old_one(server: Server) -> None:
 
 def test_settle_false_leaves_a_steered_result_as_it_is(server: Server) -> None:
     live_id = open_live(server, template("text-to-image"), settle=False)
-    change(server, live_id, steps=300)
-    wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] == "running")
+    change(server, live_id, steps=400)
+    wait_until_it_runs(server, live_id)
     change(server, live_id, cfg=1.5)
     wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] in ("steered", "settled"))
     state = server.get(f"/api/live/{live_id}")
@@ -204,7 +211,7 @@ def test_a_failing_revision_says_why_and_the_next_one_runs(tmp_path: Path) -> No
     with serving(tmp_path) as server:
         live_id = open_live(server, template("text-to-image"))
         change(server, live_id, steps=1000)
-        wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] == "running")
+        wait_until_it_runs(server, live_id)
         os.kill(server.worker_pid(), signal.SIGKILL)
         wait_for(lambda: server.get(f"/api/live/{live_id}")["state"] == "failed")
         assert "SIGKILL" in server.get(f"/api/live/{live_id}")["problems"][0]["message"]

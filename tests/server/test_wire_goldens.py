@@ -9,6 +9,8 @@ Where we differ, and why:
 - Previews may come before or after the messages of their step, and some may be left out: no run waits for them. What a
   loop showed last is kept as a picture, which one more `executed` tells.
 - Binary event 3, a node's text in the middle of its work, has nobody here that sends it.
+- v_custom: what a custom node checks itself is found in the worker, where its code is: the prompt is taken, and its run
+  fails with the sentence of the check. A built-in node's check refuses the prompt as recorded (test_prompt_errors.py).
 - A prompt that is a list gives 400, not 500; bodies that ComfyUI leaves empty are `{}`.
 - Our SaveImage and PreviewImage call their input `image`, ComfyUI's `images`.
 """
@@ -129,6 +131,13 @@ def message_keys(frames: list[Any]) -> dict[str, set[str]]:
     return found
 
 
+def is_at_a_node(server: Server) -> bool:
+    """Return whether some node runs now."""
+    jobs = server.get("/api/jobs?status=in_progress")["jobs"]
+    runs = [server.get(f"/api/runs/{job['id']}") for job in jobs]
+    return any(run.get("progress", {}).get("current") for run in runs)
+
+
 def new_client(request: dict[str, Any]) -> dict[str, Any]:
     """Return a request from a client of its own."""
     return {**request, "client_id": str(uuid.uuid4())}
@@ -165,7 +174,8 @@ def test_an_exchange_is_as_recorded(fresh: Server, name: str) -> None:
         assert run == golden["request"]["prompt_id"]
 
 
-REFUSED = sorted(path.stem for path in RECORDED.glob("v_*.json") if "node_errors" in recorded_refusal(path))
+REFUSED = sorted(path.stem for path in RECORDED.glob("v_*.json") if "error" in recorded_refusal(path))
+REFUSED.remove("v_custom")
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -204,7 +214,7 @@ def without_previews(frames: list[Any]) -> list[str]:
     return [
         frame["type"]
         for frame in texts(frames)
-        if frame["type"] != "executed" or "images" not in frame["data"]["output"]
+        if frame["type"] != "executed" or list(frame["data"]["output"]) != ["images"]
     ]
 
 
@@ -212,6 +222,17 @@ def steps(frames: list[Any]) -> list[tuple[float, float]]:
     """Return what the progress messages counted."""
     told = [frame["data"] for frame in texts(frames) if frame["type"] == "progress"]
     return [(data["value"], data["max"]) for data in told]
+
+
+def test_what_a_custom_node_checks_itself_fails_its_run(server: Server) -> None:
+    """The messages of a run that fails, with the sentence of the check."""
+    golden = recorded("v_custom")
+    _, frames = asyncio.run(exchange(server, golden["request"]))
+    began, ended = ["execution_start", "execution_cached"], ["execution_error", "status", "executing"]
+    assert types(frames) == ["status", "status", "status", *began, *ended]
+    error = frames[5]["data"]
+    assert error["exception_message"].endswith("found 7, accepted another number; choose one")
+    assert (error["node_id"], list(error["current_inputs"])) == ("1", ["input2"])
 
 
 @pytest.mark.parametrize("name", ["noflags_preview2", "flags_preview_meta", "noflags_preview"])
@@ -248,9 +269,8 @@ def test_a_preview_frame_has_the_recorded_header(server: Server, flags: bool) ->
             "real_node_id": "7",
             "image_type": "image/jpeg",
         }
-        assert all(
-            json.dumps(key).encode() in head for key in list(about)[:5]
-        )  # the recorded head ends within the JSON
+        # The recorded head ends within the JSON.
+        assert all(json.dumps(key).encode() in head for key in list(about)[:5])
         assert picture[8 + length :][:2] == b"\xff\xd8"
 
 
@@ -258,15 +278,27 @@ def test_the_queue_is_ordered_and_emptied_as_recorded(server: Server) -> None:
     """A runs; B, C, D (front) and E (number -0.5) wait: D, E, B, C. One is deleted, the rest cleared."""
     golden = recorded("queue")
     item = {"class_type": "ProbeBusy", "inputs": {"seconds": 20.0, "salt": 101}}
-    running = server.post("/prompt", {"prompt": {"1": item}})["prompt_id"]
+    first = server.post("/prompt", {"prompt": {"1": item}, "client_id": "queue"})
+    assert shape(first) == shape(golden["posts"][0])
+    running, number = first["prompt_id"], first["number"]
     wait_for(lambda: server.get("/queue")["queue_running"])
     bodies: dict[str, dict[str, Any]] = {"b": {}, "c": {}, "d": {"front": True}, "e": {"number": -0.5}}
-    ids = {}
+    ids, numbers = {}, []
     for salt, extra in bodies.items():
         prompt = {"1": {"class_type": "ProbeBusy", "inputs": {"seconds": 0.0, "salt": salt}}}
-        ids[server.post("/prompt", {"prompt": prompt, **extra})["prompt_id"]] = salt
+        answer = server.post("/prompt", {"prompt": prompt, "client_id": "queue", **extra})
+        ids[answer["prompt_id"]] = salt
+        numbers.append(answer["number"])
+    assert numbers == [number + 1, number + 2, -(number + 3), -0.5]
     queue = server.get("/queue")
-    assert shape(queue["queue_running"][0][:3]) == shape(golden["queue"]["queue_running"][0][:3])
+    assert shape(queue["queue_running"]) == shape(golden["queue"]["queue_running"])
+    waiting = {job["id"]: job for job in server.get("/api/jobs?status=pending")["jobs"]}
+    assert set(waiting) == set(ids)
+    golden_job = next(job for job in golden["jobs"]["jobs"] if job["status"] == "pending")
+    assert all(shape(job) == shape(golden_job) for job in waiting.values())
+    assert all((job["status"], job["outputs_count"]) == ("pending", 0) for job in waiting.values())
+    (job,) = server.get("/api/jobs?status=in_progress")["jobs"]
+    assert set(job) - {"execution_start_time"} == set(golden_job)
     assert [len(entry) for entry in queue["queue_pending"]] == [5, 5, 5, 5]
     assert [ids[entry[1]] for entry in queue["queue_pending"]] == ["d", "e", "b", "c"]
     second = next(run for run, salt in ids.items() if salt == "c")
@@ -285,6 +317,25 @@ def test_the_queue_is_ordered_and_emptied_as_recorded(server: Server) -> None:
     assert set(jobs["pagination"]) == set(golden["jobs"]["pagination"])
     server.post("/queue", {"clear": True})
     assert server.get("/queue")["queue_pending"] == []
+
+
+def test_an_interrupted_run_is_told_as_recorded(server: Server) -> None:
+    """The end of a run that `/interrupt` ends, and a client that hears it."""
+    golden = recorded("queue")
+    item = {"class_type": "ProbeBusy", "inputs": {"seconds": 20.0, "salt": 106}}
+
+    async def work() -> list[Any]:
+        request = new_client({"prompt": {"1": item}})
+        hearing = asyncio.create_task(exchange(server, request))
+        await asyncio.to_thread(wait_for, lambda: is_at_a_node(server))
+        await asyncio.to_thread(server.post, "/interrupt", {})
+        return (await hearing)[1]
+
+    frames = asyncio.run(work())
+    place = types(golden["ws"]).index("execution_interrupted")
+    assert types(frames)[-3:] == types(golden["ws"])[place : place + 3]
+    assert shape(frames[-3:]) == shape(golden["ws"][place : place + 3])
+    assert frames[-3]["data"]["node_type"] == "ProbeBusy"
 
 
 def test_history_is_cut_as_comfyui_cuts_it(server: Server) -> None:
@@ -306,7 +357,7 @@ def test_history_is_cut_as_comfyui_cuts_it(server: Server) -> None:
 def test_two_sockets_of_one_client_both_hear_and_one_may_leave(server: Server) -> None:
     """In ComfyUI the older one, closing, takes the newer one's messages with it."""
 
-    async def work() -> list[str]:
+    async def work() -> None:
         async with aiohttp.ClientSession() as http:
             first = await http.ws_connect(f"{server.url}/ws?clientId=twice")
             second = await http.ws_connect(f"{server.url}/ws?clientId=twice")
@@ -322,7 +373,6 @@ def test_two_sockets_of_one_client_both_hear_and_one_may_leave(server: Server) -
                             break
                 await first.close()
             await second.close()
-        return []
 
     asyncio.run(work())
 
@@ -333,8 +383,7 @@ def test_a_client_that_joins_in_the_middle_hears_what_runs_and_the_rest(server: 
             prompt = {"1": {"class_type": "ProbeBusy", "inputs": {"seconds": 1.0, "salt": "joined"}}}
             async with http.post(f"{server.url}/prompt", json={"prompt": prompt, "client_id": "late"}):
                 pass
-            await asyncio.to_thread(wait_for, lambda: server.get("/queue")["queue_running"])
-            await asyncio.sleep(0.2)
+            await asyncio.to_thread(wait_for, lambda: is_at_a_node(server))
             heard = []
             async with http.ws_connect(f"{server.url}/ws?clientId=late") as socket:
                 while len(heard) < 3 or heard[-1] != ("executing", None):

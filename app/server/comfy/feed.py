@@ -88,9 +88,7 @@ class ComfyFeed:
         """See RunObserver."""
         if run.live or not self._sockets or event["type"] in ("started", "restarted"):
             return
-        if not self._has_told_cached:
-            self._has_told_cached = True
-            self._to_client(run, "execution_cached", {"nodes": run.cached, **_at(run)})
+        self._tell_cached(run)
         match event["type"]:
             case "node_started":
                 self._tell_executed(run)
@@ -121,9 +119,8 @@ class ComfyFeed:
             return
         for output in record.get("previews", ()):
             self._remember(output)
+        self._tell_cached(run)
         if record["status"] == "done":
-            if not self._has_told_cached:
-                self._to_client(run, "execution_cached", {"nodes": run.cached, **_at(run)})
             self._tell_executed(run)
         kind, data = end_message(run, record)
         self._to_client(run, kind, data)
@@ -138,6 +135,12 @@ class ComfyFeed:
             into = self._shown.setdefault(node, {})
             for key, items in shown.items():
                 into.setdefault(key, []).extend(items)
+
+    def _tell_cached(self, run: ActiveRun) -> None:
+        """Tell once, before all else of a run, what need not be computed."""
+        if not self._has_told_cached:
+            self._has_told_cached = True
+            self._to_client(run, "execution_cached", {"nodes": run.cached, **_at(run)})
 
     def _tell_executed(self, run: ActiveRun) -> None:
         """Tell what nodes have shown since the last time."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from app.engine.cancel import RunCancelled
 from app.engine.events import Output, Preview, StepFinished
+from app.graph.errors import InputError
 from app.graph.node import Help, Image, Mask, Out, Range, node
 
 
@@ -48,12 +50,13 @@ def probe_types(
     s: Annotated[str, Help("text")],
     img: Annotated[Image, Help("picture")],
     i: Annotated[int, Range(0, 10, help="number")] = 1,
-    f: Annotated[float, Range(0, 2, help="number")] = 1.0,
+    f: Annotated[float, Range(0, 2.0, help="number")] = 1.0,
     b: Annotated[bool, Help("flag")] = True,
     c: Annotated[Literal["a", "b"], Help("choice")] = "a",
-) -> None:
+) -> Annotated[int, Out("int")]:
     """Take one of each type."""
     context.emit(Output(context.node, "text", value=f"{i} {f} {s} {b} {c}"))
+    return i
 
 
 @node(category="probe", output_node=True)
@@ -85,3 +88,18 @@ def probe_preview(context: Any, n: Annotated[int, Range(1, 50, 1, help="how many
 def test_variadic_average(input1: Annotated[Image, Help("what is averaged")]) -> Annotated[Image, Out("image")]:
     """Give the picture back."""
     return input1
+
+
+def _no_sevens(literals: Mapping[str, Any]) -> None:
+    for name, value in literals.items():
+        if value == 7.0:
+            raise InputError(name, found=7, accepted="another number", fix="choose one")
+
+
+@node(category="probe", check=_no_sevens)
+def test_custom_validation5(
+    input1: Annotated[float, Range(-10.0, 10.0, help="number")],
+    input2: Annotated[float, Range(-10.0, 10.0, help="number")],
+) -> Annotated[Image, Out("image")]:
+    """Take any numbers but sevens."""
+    return np.full((1, 8, 8, 3), input1 + input2, np.float32)
