@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -13,13 +14,17 @@ from app.server.errors import ApiError
 MAX_UPLOAD_BYTES = 100 << 20
 """Largest request body, uploads included."""
 
+SMALL_BYTES = 1 << 20
+"""Larger JSON is read on another thread: 64 MiB of it would keep everyone else waiting for a second."""
+
 _STATUS = {"too_large": 413}
 
 
 async def read_json(request: web.Request) -> Any:
     """Return the JSON of a request's body, whatever its content type. Raises ApiError 400, or 413 when too large."""
+    data = await request.read()
     try:
-        return decode(await request.read())
+        return decode(data) if len(data) <= SMALL_BYTES else await asyncio.to_thread(decode, data)
     except WorkflowError as error:
         problem = error.problems[0]
         raise ApiError(_STATUS.get(problem.code, 400), problem.message, problem.code) from None
