@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
+from app.server.app import make_app
 from app.server.outgoing import Outgoing
+from app.server.settings import ServerSettings
 from app.server.streams import KEEP_EVENTS, Stream, Streams
 from tests.server.graphs import side_by_side
 from tests.server.kit import Server, serving, template, text_document
@@ -175,3 +179,40 @@ def test_a_slow_client_loses_previews_but_no_text() -> None:
     assert [item for item in sent if isinstance(item, str)] == [f"text {number}" for number in range(100)]
     assert [item for item in sent if isinstance(item, bytes)][-1] == b"picture 99"
     assert len([item for item in sent if isinstance(item, bytes)]) <= 2
+
+
+@pytest.mark.parametrize(("silent_s", "is_cut"), [(1.0, False), (4.0, True)])
+def test_a_client_that_reads_nothing_keeps_its_connection_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_s: float, is_cut: bool
+) -> None:
+    """The heartbeat of 60 s is shortened to 1 s: as long as that nothing need be read; one and a half times as long
+    and the client counts as gone. Either way it finds what it missed, at once or when it comes again.
+    """
+    monkeypatch.setattr("app.server.api.events.HEARTBEAT_S", 1.0)
+
+    async def work() -> bool:
+        async with TestClient(TestServer(make_app(ServerSettings(tmp_path)))) as client:
+            socket = await client.ws_connect("/api/events?client_id=sleeper")
+            hello = json.loads((await socket.receive(10)).data)["events"][0]
+            transport = socket._response.connection.transport  # type: ignore[union-attr]
+            transport.pause_reading()
+            body = {"document": text_document("missed"), "client_id": "sleeper"}
+            async with client.post("/api/runs?wait=true", json=body) as answer:
+                run = (await answer.json())["run"]
+            await asyncio.sleep(silent_s)
+            transport.resume_reading()
+            try:
+                told = await heard(socket)
+                was_cut = False
+            except (AssertionError, ConnectionError):
+                was_cut = True
+                address = f"/api/events?client_id=sleeper&stream={hello['stream']}&after=0"
+                told = await heard(await client.ws_connect(address))
+            assert [event["run"] for _, event in told if event["type"] == "done"] == [run]
+            # What was sent before the cut can still be read; the connection is closed behind it all the same.
+            try:
+                return was_cut or (await socket.receive(2)).type is not aiohttp.WSMsgType.TEXT
+            except TimeoutError:
+                return False
+
+    assert asyncio.run(asyncio.wait_for(work(), 60)) is is_cut
