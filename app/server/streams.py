@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from app.graph.errors import WorkflowError
 from app.server.outgoing import Outgoing
 
 KEEP_EVENTS = 20_000
@@ -17,6 +18,7 @@ KEEP_BYTES = 4 << 20
 KEEP_S = 120.0
 """How long the stream of a client without connection goes on collecting."""
 MAX_STREAMS = 2_000
+MAX_TOPICS = 1_000
 
 EVERYONE = "*"
 
@@ -74,7 +76,10 @@ class Streams:
         return stream
 
     def subscribe(self, stream: Stream, topic: str) -> None:
-        """Let a stream hear of a topic: `run:ID`, `live:ID` or `all`."""
+        """Let a stream hear of a topic: `run:ID`, `live:ID` or `all`. Raises WorkflowError beyond MAX_TOPICS."""
+        if len(stream.topics) >= MAX_TOPICS:
+            message = f"found {MAX_TOPICS} subscriptions of one client, accepted no more; unsubscribe, or hear of all"
+            raise WorkflowError.of(message, "too_many")
         stream.topics.add(topic)
         self._by_topic.setdefault(topic, set()).add(stream)
 

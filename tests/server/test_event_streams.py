@@ -12,10 +12,11 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from app.graph.errors import WorkflowError
 from app.server.app import make_app
 from app.server.outgoing import Outgoing
 from app.server.settings import ServerSettings
-from app.server.streams import KEEP_EVENTS, Stream, Streams
+from app.server.streams import KEEP_EVENTS, MAX_TOPICS, Stream, Streams
 from tests.server.graphs import side_by_side
 from tests.server.kit import Server, serving, template, text_document
 
@@ -216,3 +217,11 @@ def test_a_client_that_reads_nothing_keeps_its_connection_for_a_while(
                 return False
 
     assert asyncio.run(asyncio.wait_for(work(), 60)) is is_cut
+
+
+def test_subscriptions_of_one_client_are_bounded() -> None:
+    streams = Streams()
+    stream = streams.open("greedy")
+    with pytest.raises(WorkflowError, match="accepted no more"):
+        for number in range(MAX_TOPICS + 1):
+            streams.subscribe(stream, f"run:{number}")
