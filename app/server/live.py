@@ -14,10 +14,9 @@ from typing import Any
 from app.graph.changes import placed
 from app.graph.document import Workflow
 from app.graph.errors import InputError, WorkflowError
-from app.graph.plan import plan
-from app.graph.validation import validate
 from app.server.active_run import ActiveRun
 from app.server.errors import ApiError
+from app.server.judgement import check
 from app.server.kept_files import drop, keep
 from app.server.live_session import LiveOptions, LiveSession, Shown
 from app.server.node_library import NodeLibrary
@@ -265,15 +264,7 @@ class LiveSessions:
             self._publish(session)
 
     async def _check(self, workflow: Workflow) -> None:
-        registry = await self._library.registry_for(workflow, self._queue.home.ports)
-
-        def check() -> None:
-            graph, problems = validate(workflow, registry)
-            if problems:
-                raise WorkflowError(problems)
-            plan(graph)
-
-        await asyncio.to_thread(check)
+        await check(self._library, self._queue.home.ports, workflow)
 
     def _changed(self, session: LiveSession) -> None:
         self._publish(session)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +13,8 @@ from app.graph.changes import placed
 from app.graph.comfy import read_any
 from app.graph.document import Workflow
 from app.graph.errors import WorkflowError
-from app.graph.plan import plan
-from app.graph.validation import validate
 from app.server.errors import ApiError
+from app.server.judgement import check
 from app.server.keys import NODES, QUEUE
 from app.server.storage.schema import NewRun, StoredRun
 
@@ -66,7 +64,7 @@ class RunRequest:
 
 async def submit(app: web.Application, wanted: RunRequest) -> StoredRun:
     """Check and queue a run. Raises WorkflowError with everything that is wrong."""
-    await check(app, wanted.workflow, wanted.targets)
+    await check(app[NODES], app[QUEUE].home.ports, wanted.workflow, wanted.targets)
     new = NewRun(
         str(uuid.uuid4()),
         wanted.workflow.to_json(),
@@ -77,19 +75,6 @@ async def submit(app: web.Application, wanted: RunRequest) -> StoredRun:
         front=wanted.front,
     )
     return await app[QUEUE].submit(new)
-
-
-async def check(app: web.Application, workflow: Workflow, targets: tuple[str, ...] | None = None) -> None:
-    """Raise WorkflowError with everything that keeps a workflow from running."""
-    registry = await app[NODES].registry_for(workflow, app[QUEUE].home.ports)
-
-    def judge() -> None:
-        graph, problems = validate(workflow, registry, targets)
-        if problems:
-            raise WorkflowError(problems)
-        plan(graph)
-
-    await asyncio.to_thread(judge)
 
 
 def wait_seconds(request: web.Request) -> float | None:

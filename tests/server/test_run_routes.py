@@ -68,7 +68,20 @@ def test_all_problems_come_at_once(server: Server) -> None:
     assert answer.status == 422
     assert {(error["node"], error["input"]) for error in answer.json["errors"]} == {("9", "steps"), ("10", "model")}
     assert server.post("/api/check", {"document": document})["errors"] == answer.json["errors"]
-    assert server.post("/api/check", {"document": template("text-to-image")}) == {"errors": []}
+
+
+def test_a_check_tells_the_loops_of_a_document(server: Server) -> None:
+    """In preview-every-step the UNet leads back to Denoise; decoder and preview hang off it and feed nothing back."""
+    document = template("preview-every-step")
+    told = server.post("/api/check", {"document": document})
+    titles = {node_id: node["_meta"]["title"] for node_id, node in document["nodes"].items()}
+    assert told["errors"] == []
+    (loop,) = told["loops"]
+    assert (titles[loop["header"]], loop["parent"], loop["feedback"]) == ("Denoise", None, ["prediction"])
+    assert "UNet" in {titles[node] for node in loop["body"]} - {titles[node] for node in loop["taps"]}
+    assert {titles[node] for node in loop["taps"]} == {titles[node] for node in loop["body"]} - {"UNet"}
+    broken = template("preview-every-step", _9__steps=-1)
+    assert server.post("/api/check", {"document": broken})["loops"] == told["loops"]
 
 
 def test_runs_are_found_by_text_node_type_and_state(server: Server) -> None:

@@ -136,7 +136,11 @@ _RUNS: dict[tuple[str, str], Operation] = {
     ("POST", "/api/check"): operation(
         "runs",
         "check_document",
-        {200: answer("What is wrong, if anything", record({"errors": listed(ref("Problem"))}))},
+        {
+            200: answer(
+                "What is wrong, if anything", record({"errors": listed(ref("Problem")), "loops": listed(ref("Loop"))})
+            )
+        },
         (),
         (),
         sent("RunRequest", small={"document": DOCUMENT}),

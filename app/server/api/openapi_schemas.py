@@ -123,6 +123,15 @@ _RUNS: dict[str, Schema] = {
     "Run": record({**_SUMMARY, **_WHOLE}, _RUNNING),
     "RunList": record({"runs": listed(ref("RunSummary")), "total": whole("How many there are besides this page")}),
     "QueueState": record({"running": whole(), "queued": whole(), "paused": flag()}),
+    "Loop": record(
+        {
+            "header": text("Id of the loop node"),
+            "parent": or_null(text("Header of the loop around it")),
+            "body": listed(text(), "Ids of all nodes that run on every pass, inner loops' included, in order"),
+            "taps": listed(text(), "Those of them that feed nothing back, inner loops by their header"),
+            "feedback": listed(text(), "Inputs of the header that are wired from the body"),
+        }
+    ),
 }
 
 _RUN_OPTIONS: dict[str, Schema] = {

@@ -11,10 +11,11 @@ from aiohttp import web
 from app.graph.comfy import read_any
 from app.graph.errors import WorkflowError
 from app.server.body import read_object
-from app.server.errors import ApiError
-from app.server.keys import ENDS, QUEUE, RUNS, SETTINGS
+from app.server.errors import ApiError, problem_json
+from app.server.judgement import judge
+from app.server.keys import ENDS, NODES, QUEUE, RUNS, SETTINGS
 from app.server.run_json import run_json
-from app.server.run_requests import RunRequest, check, submit, wait_seconds
+from app.server.run_requests import RunRequest, submit, wait_seconds
 from app.server.storage.schema import State, StoredRun
 from app.server.workflow_store import WorkflowStore, read_template
 
@@ -43,15 +44,14 @@ async def run_workflow(request: web.Request) -> web.Response:
 
 @routes.post("/api/check")
 async def check_document(request: web.Request) -> web.Response:
-    """Say everything that keeps a document from running. 200 {"errors": [...]}, empty when it can run."""
-    from app.server.errors import problem_json
-
+    """Say everything that keeps a document from running, and which loops it has. 200 {"errors", "loops"}."""
     try:
         wanted = RunRequest.parse(await read_object(request))
-        await check(request.app, wanted.workflow, wanted.targets)
     except WorkflowError as error:
-        return web.json_response({"errors": [problem_json(problem) for problem in error.problems]})
-    return web.json_response({"errors": []})
+        return web.json_response({"errors": list(map(problem_json, error.problems)), "loops": []})
+    app = request.app
+    found = await judge(app[NODES], app[QUEUE].home.ports, wanted.workflow, wanted.targets)
+    return web.json_response({"errors": list(map(problem_json, found.problems)), "loops": found.loops})
 
 
 @routes.get("/api/runs")
