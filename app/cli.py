@@ -11,9 +11,10 @@ from pathlib import Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 1 with errors on stderr, 2 for wrong usage, 130 if stopped."""
-    options = _parser().parse_args(arguments)
-    if options.command is None:
-        options = _parser().parse_args(["serve"])
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+        given.insert(0, "serve")
+    options = _parser().parse_args(given)
     command = importlib.import_module(f"app.commands.{options.command}")
     exit_code: int = command.main(options)
     return exit_code
@@ -23,9 +24,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ortloom",
         description="Node-graph workflows for ONNX models.",
-        epilog="Without a command it serves: `ortloom` is `ortloom serve`.",
+        epilog="Without a command it serves: `ortloom --port 9000` is `ortloom serve --port 9000`.",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     _add_serve(commands.add_parser("serve", help="start the server and open it in the browser"))
 

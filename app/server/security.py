@@ -38,6 +38,7 @@ async def add_headers(request: web.BaseRequest, response: web.StreamResponse) ->
 
     That signal, other than a middleware, also comes for WebSockets and streamed files, before their headers are sent.
     """
+    response.headers["Server"] = "Ortloom"  # versions of what is inside are nobody's business
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     if response.status == 401:
