@@ -27,7 +27,7 @@ class Node:
     """One node of a document.
 
     inputs: as written: literals, links (two-item lists) and wrapped literals ({"__value__": ...}).
-    extra: every other key, `_meta` with title and position included.
+    extra: every other key, `_meta` with title and position and `mode` (modes.py) included.
     """
 
     id: str

@@ -10,6 +10,7 @@ from app.graph.document import Node, Workflow, link_of, literal_of
 from app.graph.errors import InputError, Problem
 from app.graph.graph import Graph, GraphNode, Source
 from app.graph.guidance import scales_without_pair
+from app.graph.modes import active
 from app.graph.node import InputPort, NodeType, Ports
 from app.graph.registry import Registry, nearest
 from app.graph.socket import why_not
@@ -20,10 +21,12 @@ def validate(
 ) -> tuple[Graph, list[Problem]]:
     """Return the graph of all nodes that the targets need, and every problem that keeps it from running.
 
-    targets: node ids; every output node when None. Nodes that no target needs are left out and not judged.
+    targets: node ids; every output node when None. Nodes that no target needs, and muted ones, are left out and not
+    judged.
     The graph is whole only when there are no problems.
     """
     problems: list[Problem] = []
+    workflow = active(workflow, registry)
     wanted = _wanted(workflow, registry, targets, problems)
     nodes = {node_id: _resolve_type(workflow.nodes[node_id], registry, problems) for node_id in wanted}
     drafts = {node_id: draft for node_id, draft in nodes.items() if draft is not None}
@@ -61,17 +64,16 @@ def _wanted(
                 _resolve_type(node, registry, problems)
             if not unknown:
                 message = (
-                    "found no output node, accepted at least one such as Save Image, Preview Image or Show Value; "
-                    "add one and wire it to what you want to see"
+                    "found no output node that runs, accepted at least one such as Save Image, Preview Image or Show "
+                    "Value; add one and wire it to what you want to see, or unmute what it needs"
                 )
                 problems.append(Problem(message, "no_outputs"))
     else:
         start = list(targets)
         for target in start:
             if target not in workflow.nodes:
-                message = (
-                    f"found target {target!r}, accepted the id of a node of this workflow; choose one of its nodes"
-                )
+                accepted = "the id of a node of this workflow that runs"
+                message = f"found target {target!r}, accepted {accepted}; choose one of these"
                 problems.append(Problem(message, "unknown_node", target))
     seen = set(start) & set(workflow.nodes)
     work = list(seen)

@@ -154,7 +154,7 @@ def test_prompts_that_are_damaged_workflows(target: Target, data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 4))):
         node = data.draw(st.sampled_from(sorted(nodes)))
         link = st.tuples(st.sampled_from(sorted(nodes)) | texts, st.integers(-3, 12) | texts).map(list)
-        damage = data.draw(st.sampled_from(("value", "link", "drop", "type", "node", "inputs")))
+        damage = data.draw(st.sampled_from(("value", "link", "drop", "type", "node", "inputs", "mode")))
         inputs = nodes[node].get("inputs") if isinstance(nodes[node], dict) else None
         if damage in ("value", "link", "drop") and isinstance(inputs, dict) and inputs:
             name = data.draw(st.sampled_from(sorted(inputs)) | texts)
@@ -166,6 +166,8 @@ def test_prompts_that_are_damaged_workflows(target: Target, data: st.DataObject)
             nodes[node]["class_type"] = data.draw(st.sampled_from(("DenoiseLoop", "Text", "RepeatLoop")) | values)
         elif damage == "inputs" and isinstance(nodes[node], dict):
             nodes[node]["inputs"] = data.draw(values)
+        elif damage == "mode" and isinstance(nodes[node], dict):
+            nodes[node]["mode"] = data.draw(st.sampled_from(("mute", "bypass")) | values)
         elif damage == "node":
             nodes[node] = data.draw(values)
     check_answer(*target.ask("POST", "/prompt", encoded({"prompt": nodes})))

@@ -140,6 +140,15 @@ def test_a_retry_runs_the_same_document_with_changes(server: Server) -> None:
     assert [output["value"] for output in again["outputs"]] == ["once more"]
 
 
+def test_muted_nodes_do_not_run_whichever_api_asks(server: Server) -> None:
+    document = text_document("heard")
+    document["nodes"]["3"] = {"class_type": "ShowText", "inputs": {"text": "unheard"}, "mode": "mute"}
+    assert [output["value"] for output in server.run(document)["outputs"]] == ["heard"]
+    prompt_id = server.post("/prompt", {"prompt": document["nodes"]})["prompt_id"]
+    run = server.get(f"/api/runs/{prompt_id}?wait=true")
+    assert [output["value"] for output in run["outputs"]] == ["heard"]
+
+
 def test_targets_run_only_what_they_need(server: Server) -> None:
     document = text_document("one")
     document["nodes"]["3"] = {"class_type": "ShowText", "inputs": {"text": "two"}}

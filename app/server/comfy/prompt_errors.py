@@ -9,6 +9,7 @@ from typing import Any
 from app.graph.document import Node, Workflow
 from app.graph.errors import Problem, WorkflowError
 from app.graph.graph import Graph
+from app.graph.modes import active
 from app.graph.plan import plan
 from app.graph.registry import Registry
 from app.graph.validation import validate
@@ -47,6 +48,7 @@ def check_prompt(prompt: Any, registry: Registry, targets: list[str] | None = No
     prompt: the body's `prompt`, None when it has none. targets: the body's `partial_execution_targets`: of the output
     nodes only these; None for all.
     """
+    prompt = _active(prompt, registry)
     error = _why_no_prompt(prompt) or _missing_node_type(prompt, registry)
     if error is not None:
         return _rejected(prompt, error)
@@ -59,6 +61,16 @@ def check_prompt(prompt: Any, registry: Registry, targets: list[str] | None = No
     good = check.plan()
     error = None if good else check.error()
     return Checked(workflow, check.coerced(prompt), good, check.node_errors(), error)
+
+
+def _active(prompt: Any, registry: Registry) -> Any:
+    """Return a prompt without muted and bypassed nodes, as ComfyUI's editor sends it: here they may still be in it."""
+    if not isinstance(prompt, dict) or not any(isinstance(node, dict) and "mode" in node for node in prompt.values()):
+        return prompt
+    try:
+        return active(Workflow.parse({"nodes": prompt}), registry).to_json()["nodes"]
+    except WorkflowError:
+        return prompt
 
 
 def top_error(kind: str, message: str, details: str = "", **extra_info: Any) -> dict[str, Any]:
