@@ -64,6 +64,7 @@ def settings_of(options: argparse.Namespace) -> ServerSettings:
 
 
 async def _serve(settings: ServerSettings, *, opens_browser: bool) -> int:
+    told = _told_to_end()
     from aiohttp import web
 
     from app.server.app import make_app
@@ -79,7 +80,7 @@ async def _serve(settings: ServerSettings, *, opens_browser: bool) -> int:
         _announce(settings, address)
         if opens_browser:
             threading.Thread(target=_open_browser, args=(address,), daemon=True).start()
-        await _until_told()
+        await told.wait()
         print("\nending; what waits in the queue stays there", flush=True)
     finally:
         await runner.cleanup()
@@ -104,7 +105,8 @@ def _announce(settings: ServerSettings, address: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
 
-async def _until_told() -> None:
+def _told_to_end() -> asyncio.Event:
+    """Return what is set by ctrl-C and SIGTERM, from now on: neither may meet a server half started."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -112,7 +114,7 @@ async def _until_told() -> None:
             loop.add_signal_handler(number, told.set)
         except NotImplementedError:  # Windows
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(told.set))
-    await told.wait()
+    return told
 
 
 def _open_browser(address: str) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,7 +85,7 @@ class LocalWorker:
 
     def cancel(self, run: str) -> None:
         """See WorkerHome."""
-        if self._cancel_due is None or self._cancel_due[0] != run:
+        if self._is_ready and (self._cancel_due is None or self._cancel_due[0] != run):
             self._cancel_due = (run, monotonic() + self._limits.grace_s)
         self._send({"type": "cancel", "run": run})
 
@@ -123,13 +124,15 @@ class LocalWorker:
         """Start a worker, and another whenever one ends; pause longer each time one ends before it is ready."""
         pause = 0.0
         while not self._is_closing:
-            run = node = ""
+            note = make_note(Path(self._settings.temp))
             try:
-                note = make_note(Path(self._settings.temp))
                 sentence = await self._live_once(listener, note)
-                run, node = read_note(note)
             except OSError as error:
                 sentence = f"the worker process cannot be started ({error}); check the memory and process limits"
+            except Exception as error:
+                log.exception("what a worker said could not be followed")
+                sentence = f"the worker process was ended: what it said failed inside Ortloom with {error!r}"
+            run, node = read_note(note)
             if self._is_closing:
                 return
             log.error("%s", sentence)
@@ -143,13 +146,13 @@ class LocalWorker:
             pause = 0.0 if was_ready or self._loading else min(LONGEST_PAUSE_S, pause * 2 + 0.5)
             await asyncio.sleep(pause)
 
-    async def _live_once(self, listener: WorkerListener, note: Path) -> str:
+    async def _live_once(self, listener: WorkerListener, note: Path | None) -> str:
         """Run one worker process to its end; return the sentence that says how it ended."""
         self._reason, self._loading, self._cancel_due = "", "", None
         self._heard = monotonic() + START_S - self._limits.watchdog_s
         with open(self._log_path, "ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "app.worker", replace(self._settings, note=str(note)).to_json()),
+                *(sys.executable, "-m", "app.worker", replace(self._settings, note=str(note or "")).to_json()),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -164,8 +167,7 @@ class LocalWorker:
             await self._listen(self._process, listener)
         finally:
             guard.cancel()
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            _kill_group(self._process)
             returncode = await self._process.wait()
         return self._reason or exit_sentence(returncode)
 
@@ -222,7 +224,9 @@ class LocalWorker:
             await asyncio.sleep(LOOK_S)
             now = monotonic()
             limits = self._limits
-            if now - self._heard > limits.watchdog_s:
+            if process.returncode is not None:  # what it forked may hold its pipes open; nobody would see it end
+                _kill_group(process)
+            elif now - self._heard > limits.watchdog_s:
                 self._kill(f"the worker process was ended: it hung and said nothing for {limits.watchdog_s:.0f} s")
             elif self._cancel_due is not None and now > self._cancel_due[1]:
                 self._kill(f"the worker process was ended: it did not stop within {limits.grace_s:g} s of a cancel")
@@ -236,8 +240,16 @@ class LocalWorker:
     def _kill(self, reason: str) -> None:
         self._reason = reason
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            _kill_group(self._process)
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    """End a worker with every process that its nodes started and that has not left its group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def resident_bytes(pid: int) -> int:

@@ -69,8 +69,9 @@ def _active(prompt: Any, registry: Registry) -> Any:
         return prompt
     try:
         return active(Workflow.parse({"nodes": prompt}), registry).to_json()["nodes"]
-    except WorkflowError:
-        return prompt
+    except WorkflowError:  # it is refused below for what is wrong with it, muted or not
+        nodes = {node_id: node for node_id, node in prompt.items() if isinstance(node, dict)}
+        return prompt | {node_id: {k: v for k, v in node.items() if k != "mode"} for node_id, node in nodes.items()}
 
 
 def top_error(kind: str, message: str, details: str = "", **extra_info: Any) -> dict[str, Any]:
