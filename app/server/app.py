@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 from aiohttp import WSCloseCode, web
 
@@ -37,6 +37,7 @@ from app.worker.settings import WorkerSettings
 
 COMFY_ROUTES = (prompt, history, socket, object_info, system, files, userdata)
 """Modules whose routes exist bare and under /api, as ComfyUI has them."""
+_OLD_TEMP = "temp-old-"
 OWN_ROUTES = (pages, runs, workflows, packages, live, events, nodes, health, openapi)
 
 
@@ -45,6 +46,7 @@ def make_app(settings: ServerSettings, home: WorkerHome | None = None) -> web.Ap
 
     home: where the worker lives; a child process when None.
     """
+    _new_temp(settings)
     settings.make_folders()
     app = web.Application(middlewares=[answer_errors, guard(settings)], client_max_size=MAX_UPLOAD_BYTES)
     app.on_response_prepare.append(add_headers)
@@ -115,18 +117,17 @@ def _add_routes(app: web.Application) -> None:
 
 
 async def _start(app: web.Application) -> None:
-    """Do what takes long once the server listens: empty the temporary folder, start the worker, load node types."""
-    await asyncio.to_thread(_empty, app[SETTINGS].temp)
+    """Do what takes long once the server listens: start the worker, load node types, delete old temporary files."""
     await app[QUEUE].start()
     await app[NODES].registry()
+    for folder in app[SETTINGS].data.glob(f"{_OLD_TEMP}*"):
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+def _new_temp(settings: ServerSettings) -> None:
+    """Begin with an empty temporary folder; the old one is put aside at once, for deleting it may take long."""
+    if settings.temp.exists():
+        settings.temp.rename(settings.data / f"{_OLD_TEMP}{uuid.uuid4().hex}")
 
 
 async def _close_sockets(app: web.Application) -> None:

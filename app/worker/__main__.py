@@ -64,6 +64,13 @@ def main() -> None:
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Return the pipes to the server; whatever prints from now on goes to stderr: libraries print on stdout."""
     commands, replies = os.dup(0), os.dup(1)
+
+    def close() -> None:  # in what a node forks: the server must hear of the worker's end, not of its children's
+        os.close(commands)
+        os.close(replies)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=close)
     os.dup2(2, 1)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)

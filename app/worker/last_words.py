@@ -6,10 +6,13 @@ A node that crashes the process at once takes along every event that still waite
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import tempfile
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 _BYTES = 1024
 
@@ -27,19 +30,35 @@ class LastWords:
         self._memory[:] = text.ljust(_BYTES, b"\0")
 
 
-def make_note(folder: Path) -> Path:
-    """Return a new, empty note for a worker, in a folder that is made if it is missing. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix="worker-", suffix=".note", dir=folder)
+def make_note(folder: Path) -> Path | None:
+    """Return a new, empty note for a worker, in a folder that is made if it is missing; None when it cannot be.
+
+    Its bytes are written, not only counted: a page that finds no room on a full disk would end the worker.
+    """
     try:
-        os.ftruncate(descriptor, _BYTES)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix="worker-", suffix=".note", dir=folder)
+    except OSError as error:
+        log.warning("the worker has no note for its last words: %s", error)
+        return None
+    try:
+        written = os.write(descriptor, bytes(_BYTES))
+    except OSError as error:
+        written = 0
+        log.warning("the worker has no note for its last words: %s", error)
     finally:
         os.close(descriptor)
-    return Path(name)
+    if written == _BYTES:
+        return Path(name)
+    with contextlib.suppress(OSError):
+        os.unlink(name)
+    return None
 
 
-def read_note(path: Path) -> tuple[str, str]:
+def read_note(path: Path | None) -> tuple[str, str]:
     """Return the run and the node that a worker noted last, empty if none, and delete the note."""
+    if path is None:
+        return "", ""
     text = ""
     with contextlib.suppress(OSError):
         text = path.read_bytes().rstrip(b"\0").decode("utf-8", "replace")

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 START_S = 120.0
 """How long a worker may take to start: imports on a cold disk, extensions that load much."""
 LOOK_S = 0.25
+LAST_MESSAGES_S = 1.0
+"""How long what a worker said before it ended may take to arrive."""
+LONGEST_DEATH_S = 5.0
 LONGEST_PAUSE_S = 30.0
 
 
@@ -163,13 +166,17 @@ class LocalWorker:
         if self._is_closing:
             self._kill("the server ends")
         guard = asyncio.create_task(self._guard(self._process))
+        listening = asyncio.create_task(self._listen(self._process, listener))
         try:
-            await self._listen(self._process, listener)
+            await asyncio.wait({guard, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if listening.done():
+                listening.result()
         finally:
             guard.cancel()
+            listening.cancel()
             _kill_group(self._process)
-            returncode = await self._process.wait()
-        return self._reason or exit_sentence(returncode)
+            await _has_exited(self._process, LONGEST_DEATH_S)
+        return self._reason or exit_sentence(self._process.returncode or 0)
 
     async def _listen(self, process: asyncio.subprocess.Process, listener: WorkerListener) -> None:
         """Pass on what the worker says until it closes its end."""
@@ -183,8 +190,7 @@ class LocalWorker:
             self._reason = f"the worker process sent nonsense ({error}); a library in it wrote where it must not"
         except (asyncio.IncompleteReadError, ConnectionError):
             # Its end is closed: it has ended, or will within moments; a kill now would hide how.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(process.wait(), 5)
+            await _has_exited(process, LONGEST_DEATH_S)
 
     def _take(self, header: dict[str, Any], blob: bytes, listener: WorkerListener) -> None:
         kind = header["type"]
@@ -219,14 +225,15 @@ class LocalWorker:
                 question.set_exception(WorkflowError.of(sentence, "worker_died"))
 
     async def _guard(self, process: asyncio.subprocess.Process) -> None:
-        """End a worker that hangs, that does not follow a cancel, or that takes too much memory."""
-        while True:
+        """End a worker that hangs, that does not follow a cancel, or that takes too much memory.
+
+        Returns when it has ended: what it forked may hold its pipes open, so that nobody would hear of it.
+        """
+        while process.returncode is None:
             await asyncio.sleep(LOOK_S)
             now = monotonic()
             limits = self._limits
-            if process.returncode is not None:  # what it forked may hold its pipes open; nobody would see it end
-                _kill_group(process)
-            elif now - self._heard > limits.watchdog_s:
+            if now - self._heard > limits.watchdog_s:
                 self._kill(f"the worker process was ended: it hung and said nothing for {limits.watchdog_s:.0f} s")
             elif self._cancel_due is not None and now > self._cancel_due[1]:
                 self._kill(f"the worker process was ended: it did not stop within {limits.grace_s:g} s of a cancel")
@@ -236,6 +243,7 @@ class LocalWorker:
                     f"the worker process was ended: out of memory, it held {found} of at most {limit}; use smaller "
                     "sizes or models, or raise the limit with --memory"
                 )
+        await asyncio.sleep(LAST_MESSAGES_S)
 
     def _kill(self, reason: str) -> None:
         self._reason = reason
@@ -250,6 +258,14 @@ def _kill_group(process: asyncio.subprocess.Process) -> None:
             process.kill()
         else:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _has_exited(process: asyncio.subprocess.Process, seconds: float) -> bool:
+    """Return whether a process ends within some seconds; its `wait` would wait for its pipes too."""
+    end = monotonic() + seconds
+    while process.returncode is None and monotonic() < end:
+        await asyncio.sleep(0.005)
+    return process.returncode is not None
 
 
 def resident_bytes(pid: int) -> int:

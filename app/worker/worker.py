@@ -16,6 +16,7 @@ from app.engine.run import Run
 from app.graph.document import Workflow
 from app.graph.errors import InputError, WorkflowError
 from app.graph.registry import ports_schema
+from app.worker.checked_events import check_event
 from app.worker.event_json import problem_data
 from app.worker.last_words import LastWords
 from app.worker.outbox import OngoingRun, Outbox, Send
@@ -59,9 +60,18 @@ class Worker:
             log.error("unknown message %s", kind)
 
     def work(self) -> None:
-        """Run job after job: this is the thread's body."""
+        """Run job after job: this is the thread's body. Whatever becomes of one, its end is told."""
         while True:
-            self._run(self._jobs.get())
+            job = self._jobs.get()
+            try:
+                self._run(job)
+            except BaseException as error:  # noqa: BLE001 - a node can raise what no one else does
+                log.exception("run %s failed outside of its nodes", job.id)
+                self.outbox.put(_refused(job, _internal(error)))
+            finally:
+                with self._lock:
+                    self._current = None
+                    self._cancelled.discard(job.id)
 
     def stats(self) -> dict[str, Any]:
         """Return counters for metrics, and the devices that are used, once they are known."""
@@ -82,10 +92,12 @@ class Worker:
         root = self._output if job.folder == "output" else self._temp
         output = root / job.subfolder if job.subfolder else root
         kept = self._temp / (job.subfolder if job.folder == "temp" else job.id)
-        ongoing = OngoingRun(job, {"output": self._output, "temp": self._temp}, kept)
+        roots = {"output": self._output, "temp": self._temp}
+        ongoing = OngoingRun(job, roots, kept)
         engine = replace(self._engine, folders=replace(self._engine.folders, output=output))
 
         def emit(event: Event) -> None:
+            check_event(event, roots)
             if isinstance(event, NodeStarted):
                 self._note(job.id, event.node)
             self.outbox.put_event(ongoing, event)
@@ -103,9 +115,6 @@ class Worker:
             if job.id in self._cancelled:
                 run.cancel()
         run.execute()
-        with self._lock:
-            self._current = None
-            self._cancelled.discard(job.id)
         self.outbox.put_end(ongoing)
 
     def _note(self, run: str, node: str = "") -> None:
@@ -154,8 +163,12 @@ def _answered(answer: Any, message: Mapping[str, Any]) -> dict[str, Any]:
         return {"problems": [problem_data(error.at("", ""))]}
     except Exception as error:
         log.exception("a question of the server could not be answered")
-        text = f"failed inside Ortloom with {type(error).__name__}: {error}; the log has the details"
-        return {"problems": [{"message": text, "code": "internal"}]}
+        return {"problems": [problem_data(problem) for problem in _internal(error).problems]}
+
+
+def _internal(error: BaseException) -> WorkflowError:
+    text = f"failed inside Ortloom with {type(error).__name__}: {error}; the log has the details"
+    return WorkflowError.of(text, "internal")
 
 
 def _refused(job: Job, error: WorkflowError) -> dict[str, Any]:
