@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from app.engine.run import Run
 from app.worker.event_json import Roots, event_json, preview_output, problem_data
 from app.worker.previews import KeptPreviews, PreviewBudget
 from app.worker.settings import Job
+
+log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0
 Send: TypeAlias = Callable[[dict[str, Any], Sequence[bytes]], None]
@@ -99,10 +102,13 @@ class Outbox:
         frame = _EventFrame(ongoing)
         newest = _newest_previews(events)
         for place, event in enumerate(events):
-            if isinstance(event, Preview):
-                frame.add_preview(event, is_newest=place in newest)
-            else:
-                frame.add(event)
+            try:
+                if isinstance(event, Preview):
+                    frame.add_preview(event, is_newest=place in newest)
+                else:
+                    frame.add(event)
+            except Exception:  # what cannot be told must not keep the rest, or the run's end, from being told
+                log.exception("an event of run %s cannot be sent", ongoing.job.id)
         if frame.entries:
             self._send({"type": "events", "run": ongoing.job.id, "events": frame.entries}, frame.blobs)
 

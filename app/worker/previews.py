@@ -92,7 +92,7 @@ class KeptPreviews:
         path = self._folder / f"preview_{_name(node)}_{self._written[node]:05d}.png"
         try:
             write_png(path, pixels, document)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             log.warning("preview %s cannot be kept: %s", path, error)
             return None
         return path

@@ -65,7 +65,7 @@ class Worker:
             job = self._jobs.get()
             try:
                 self._run(job)
-            except BaseException as error:  # noqa: BLE001 - a node can raise what no one else does
+            except BaseException as error:
                 log.exception("run %s failed outside of its nodes", job.id)
                 self.outbox.put(_refused(job, _internal(error)))
             finally:
