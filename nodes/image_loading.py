@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_PIXELS = 89_478_485
 """Most pixels that are decoded: 256 MiB as 8 bit RGB. A small file can claim any size."""
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""What is decoded. Pillow knows more: some start other programs (EPS), some claim sizes they have not got (ICO)."""
+
 _WIDE_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -34,7 +37,7 @@ def load_picture(path: Path, input: str = "image") -> tuple[Array, Array]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            file = Image.open(path)
+            file = Image.open(path, formats=FORMATS)
         with file:
             _check_size(file.size, path, input)
             upright = ImageOps.exif_transpose(file)

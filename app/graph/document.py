@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -136,7 +137,7 @@ def decode(text: str | bytes) -> Any:
         message = f"found {len(text) >> 20} MiB, accepted at most {MAX_BYTES >> 20} MiB; this is no workflow"
         raise WorkflowError.of(message, "too_large")
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refuse_number, parse_float=_finite)
     except UnicodeDecodeError as error:
         raise WorkflowError.of("found bytes that are no text, accepted JSON; check the file", "not_json") from error
     except json.JSONDecodeError as error:
@@ -144,12 +145,30 @@ def decode(text: str | bytes) -> Any:
         raise WorkflowError.of(
             f"found no JSON ({error.msg} at {where}), accepted JSON; mend it there", "not_json"
         ) from error
+    except _NotFinite as error:
+        message = f"found the number {str(error)[:40]}, accepted finite ones; JSON knows no other, mend it"
+        raise WorkflowError.of(message, "not_json") from error
     except (RecursionError, ValueError) as error:
         raise WorkflowError.of("found JSON that is nested too deeply or holds too long a number", "not_json") from error
     if _is_deeper(data, MAX_DEPTH):
         message = f"found lists or objects nested over {MAX_DEPTH} deep, accepted less; this is no workflow"
         raise WorkflowError.of(message, "too_deep")
     return data
+
+
+class _NotFinite(ValueError):
+    """A number that JSON lacks or that no float holds."""
+
+
+def _refuse_number(name: str) -> float:
+    raise _NotFinite(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _NotFinite(text)
+    return number
 
 
 def _is_deeper(data: Any, limit: int) -> bool:

@@ -30,7 +30,7 @@ class ActiveRun:
     number: as in the history, 0 for a live revision. live: id of the live session it belongs to, or empty.
     topics: whom its events concern. class_types: node type by node id.
     current: the node outside of loop bodies that runs now. outputs: results so far.
-    has_begun: the worker has sent something of it. is_cancelled: somebody has asked for its end.
+    is_given: a worker has it. has_begun: the worker has sent something of it. is_cancelled: its end was asked for.
     """
 
     job: Job
@@ -45,6 +45,7 @@ class ActiveRun:
     current: str | None = None
     outputs: list[dict[str, Any]] = field(default_factory=list)
     cached: list[str] = field(default_factory=list)
+    is_given: bool = False
     has_begun: bool = False
     is_cancelled: bool = False
     ended: asyncio.Future[dict[str, Any]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

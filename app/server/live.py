@@ -65,10 +65,10 @@ class LiveSessions:
 
     async def open(self, workflow: Workflow, options: LiveOptions, client_id: str = "", name: str = "") -> LiveSession:
         """Open a session and let its first revision run. Raises WorkflowError when the workflow cannot run."""
+        await self._check(workflow)
         if len(self._sessions) >= MAX_SESSIONS:
             message = f"found {MAX_SESSIONS} open live sessions, accepted no more; end one with DELETE /api/live/ID"
             raise ApiError(429, message, "too_many")
-        await self._check(workflow)
         session = LiveSession(uuid.uuid4().hex[:16], client_id or uuid.uuid4().hex, workflow, options, name)
         self._sessions[session.id] = session
         self._changed(session)
@@ -96,6 +96,7 @@ class LiveSessions:
             by_place = placed(session.workflow, changes)
             workflow = session.workflow.with_inputs(by_place)
             await self._check(workflow)
+            self.get(session.id)  # it may have been ended meanwhile
             revision = self._advance(session, workflow)
             if session.running and not session.is_superseded and not await self._steer(session, by_place, revision):
                 self._supersede(session)
@@ -108,6 +109,7 @@ class LiveSessions:
         """Take another document; return the new revision. Raises WorkflowError and changes nothing."""
         async with session.lock:
             await self._check(workflow)
+            self.get(session.id)
             revision = self._advance(session, workflow)
             if session.running:
                 self._supersede(session)

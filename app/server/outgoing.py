@@ -63,6 +63,8 @@ class Outgoing:
     async def run(self, transport: asyncio.BaseTransport | None) -> None:
         """Send until the connection ends or this is cancelled."""
         self._transport = transport if isinstance(transport, asyncio.Transport) else None
+        if self._is_cut:
+            self.cut()
         with contextlib.suppress(ConnectionError, RuntimeError):
             while not self._socket.closed:
                 await self._wake.wait()

@@ -101,14 +101,14 @@ class RunQueue:
     def interrupt(self, run_id: str | None = None) -> bool:
         """End the queued run that is in hand, if it has that id; return whether there was one."""
         active = self.active
-        if active is None or active.live or run_id not in (None, active.id):
+        if active is None or active.live or active.ended.done() or run_id not in (None, active.id):
             return False
         self._cancel(active)
         return True
 
     def cancel_live(self, run_id: str) -> None:
         """End a live revision that is in hand."""
-        if self.active is not None and self.active.id == run_id:
+        if self.active is not None and self.active.id == run_id and not self.active.ended.done():
             self._cancel(self.active)
 
     async def cancel(self, run_id: str) -> bool:
@@ -123,8 +123,13 @@ class RunQueue:
 
     async def delete_queued(self, run_ids: Sequence[str]) -> int:
         """Take waiting runs out of the queue without a trace; return how many there were."""
-        deleted = [run_id for run_id in run_ids if await self.store.delete_queued([run_id])]
-        self._removed(deleted, "deleted")
+        deleted: list[str] = []
+        try:
+            for run_id in run_ids:
+                if await self.store.delete_queued([run_id]):
+                    deleted.append(run_id)
+        finally:
+            self._removed(deleted, "deleted")
         return len(deleted)
 
     async def clear(self) -> list[str]:
@@ -166,7 +171,7 @@ class RunQueue:
         self._is_ready = False
         self.worker_restarts += 1
         active = self.active
-        if active is None or active.ended.done():
+        if active is None or not active.is_given or active.ended.done():
             return
         if run == active.id:
             active.has_begun = True
@@ -192,7 +197,11 @@ class RunQueue:
                     break
                 if active is None:
                     break
-                await self._run(active)
+                try:
+                    await self._run(active)
+                except Exception:
+                    log.exception("run %s failed inside the server; the queue goes on", active.id)
+                    self.active = None
 
     async def _next(self) -> ActiveRun | None:
         live = self.live_jobs()
@@ -213,17 +222,7 @@ class RunQueue:
         self._tell_queue()
         for observer in self.observers:
             observer.run_started(active)
-        for attempt in range(MAX_STARTS):
-            self.home.submit(active.job)
-            if active.is_cancelled:
-                self.home.cancel(active.id)
-            record = await active.ended
-            if active.has_begun or record.get("run") or active.is_cancelled or attempt + 1 == MAX_STARTS:
-                break
-            active.ended = asyncio.get_running_loop().create_future()
-            while not self._is_ready:
-                await self._wake.wait()
-                self._wake.clear()
+        record = await self._given(active)
         record.setdefault("seconds", 0.0)
         record["outputs"] = [*active.outputs, *record.get("previews", ())]
         if not active.live:
@@ -233,6 +232,22 @@ class RunQueue:
             observer.run_ended(active, record)
         self._tell_queue()
         self._wake.set()
+
+    async def _given(self, active: ActiveRun) -> dict[str, Any]:
+        """Give a run to the worker that is ready, to the next one if that was dead already; return its record."""
+        for attempt in range(MAX_STARTS):
+            while not self._is_ready:
+                await self._wake.wait()
+                self._wake.clear()
+            if active.is_cancelled:
+                break
+            active.is_given = True
+            self.home.submit(active.job)
+            record = await active.ended
+            if active.has_begun or record.get("run") or active.is_cancelled or attempt + 1 == MAX_STARTS:
+                return record
+            active.is_given, active.ended = False, asyncio.get_running_loop().create_future()
+        return {"status": "cancelled", "problems": []}
 
     async def _save(self, active: ActiveRun, record: Mapping[str, Any]) -> None:
         """Write how a run ended; when that fails, say so and try again while the queue goes on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -17,7 +17,8 @@ KEEP_EVENTS = 20_000
 KEEP_BYTES = 4 << 20
 KEEP_S = 120.0
 """How long the stream of a client without connection goes on collecting."""
-MAX_STREAMS = 2_000
+MAX_IDLE = 200
+"""How many clients without connection are waited for; the ones gone longest are forgotten first."""
 MAX_TOPICS = 1_000
 
 EVERYONE = "*"
@@ -63,17 +64,23 @@ class Streams:
     def __init__(self) -> None:
         self._by_client: dict[str, Stream] = {}
         self._by_topic: dict[str, set[Stream]] = {}
+        self._idle: OrderedDict[Stream, asyncio.TimerHandle] = OrderedDict()
 
     def open(self, client_id: str) -> Stream:
         """Return the stream of a client, a new one if there is none."""
         stream = self._by_client.get(client_id)
         if stream is None:
-            if len(self._by_client) >= MAX_STREAMS:
-                self._forget_idle()
             stream = self._by_client[client_id] = Stream(client_id)
             for topic in stream.topics:
                 self._by_topic.setdefault(topic, set()).add(stream)
         return stream
+
+    def attach(self, stream: Stream, connection: Outgoing) -> None:
+        """A client has come, or come again."""
+        stream.connections.add(connection)
+        timer = self._idle.pop(stream, None)
+        if timer is not None:
+            timer.cancel()
 
     def subscribe(self, stream: Stream, topic: str) -> None:
         """Let a stream hear of a topic: `run:ID`, `live:ID` or `all`. Raises WorkflowError beyond MAX_TOPICS."""
@@ -114,8 +121,11 @@ class Streams:
     def detach(self, stream: Stream, connection: Outgoing) -> None:
         """A connection has ended; its stream is forgotten if no other comes in time."""
         stream.connections.discard(connection)
-        if not stream.connections:
-            asyncio.get_running_loop().call_later(KEEP_S, self._forget_if_idle, stream)
+        if stream.connections:
+            return
+        self._idle[stream] = asyncio.get_running_loop().call_later(KEEP_S, self._forget, stream)
+        if len(self._idle) > MAX_IDLE:
+            self._forget(next(iter(self._idle)))
 
     def _listeners(self, topics: Iterable[str]) -> set[Stream]:
         found: set[Stream] = set()
@@ -123,15 +133,8 @@ class Streams:
             found |= self._by_topic.get(topic, set())
         return found
 
-    def _forget_if_idle(self, stream: Stream) -> None:
-        if not stream.connections and self._by_client.get(stream.client_id) is stream:
-            self._forget(stream)
-
-    def _forget_idle(self) -> None:
-        for stream in [stream for stream in self._by_client.values() if not stream.connections]:
-            self._forget(stream)
-
     def _forget(self, stream: Stream) -> None:
+        self._idle.pop(stream).cancel()
         del self._by_client[stream.client_id]
         for topic in stream.topics:
             self._drop(stream, topic)

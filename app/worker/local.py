@@ -64,6 +64,7 @@ class LocalWorker:
         self._heard = 0.0
         self._reason = ""
         self._cancel_due: tuple[str, float] | None = None
+        self._held = ""
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[Any]] = {}
 
@@ -79,7 +80,7 @@ class LocalWorker:
 
     def submit(self, job: Job) -> None:
         """See WorkerHome."""
-        self._cancel_due = None
+        self._cancel_due, self._held = None, job.id
         self._send({"type": "run", "job": job.to_json()})
 
     async def steer(self, run: str, changes: Sequence[tuple[str, str, Any]]) -> bool:
@@ -151,7 +152,7 @@ class LocalWorker:
 
     async def _live_once(self, listener: WorkerListener, note: Path | None) -> str:
         """Run one worker process to its end; return the sentence that says how it ended."""
-        self._reason, self._loading, self._cancel_due = "", "", None
+        self._reason, self._loading, self._held, self._cancel_due = "", "", "", None
         self._heard = monotonic() + START_S - self._limits.watchdog_s
         with open(self._log_path, "ab") as errors:
             self._process = await asyncio.create_subprocess_exec(
@@ -185,7 +186,10 @@ class LocalWorker:
             while True:
                 header, blob = await read_async(process.stdout)
                 self._heard = max(self._heard, monotonic())
-                self._take(header, blob, listener)
+                try:
+                    self._take(header, blob, listener)
+                except Exception:
+                    log.exception("a message of the worker could not be taken")
         except FrameError as error:
             self._reason = f"the worker process sent nonsense ({error}); a library in it wrote where it must not"
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -197,7 +201,7 @@ class LocalWorker:
         if kind == "events":
             listener.worker_events(header["run"], header["events"], blob)
         elif kind == "ended":
-            self._cancel_due = None
+            self._cancel_due, self._held = None, ""
             listener.worker_ended(header)
         elif kind == "reply":
             self._answer(header)

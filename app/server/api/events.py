@@ -19,6 +19,7 @@ from aiohttp import WSMsgType, web
 from app.graph.document import decode
 from app.graph.errors import Problem, WorkflowError
 from app.server.api.live import changes_of, document_of, opened
+from app.server.body import SMALL_BYTES
 from app.server.errors import ApiError, problem_json
 from app.server.keys import FEED, LIVE, SOCKETS, STREAMS
 from app.server.outgoing import Outgoing
@@ -44,7 +45,7 @@ async def connect(request: web.Request) -> web.WebSocketResponse:
     streams = request.app[STREAMS]
     stream, outgoing = streams.open(client_id), Outgoing(socket, joined)
     _greet(request, stream, outgoing, after)
-    stream.connections.add(outgoing)
+    streams.attach(stream, outgoing)
     if request.query.get("subscribe") == "all":
         streams.subscribe(stream, "all")
     sending = asyncio.create_task(outgoing.run(request.transport))
@@ -95,7 +96,7 @@ async def _take(app: web.Application, stream: Stream, text: str) -> dict[str, An
     """Do what a message asks; return the answer, if it has one."""
     ref: Any = None
     try:
-        message = decode(text)
+        message = decode(text) if len(text) <= SMALL_BYTES else await asyncio.to_thread(decode, text)
         if not isinstance(message, dict):
             raise WorkflowError.of("found no object, accepted a JSON object with a `type`; send one", "shape")
         ref = message.get("ref")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from dataclasses import replace
 from typing import Any, cast
 
 from aiohttp import web
@@ -172,14 +174,14 @@ async def _answer(request: web.Request, run: StoredRun) -> web.Response:
 
 
 async def _when_ended(request: web.Request, run: StoredRun, seconds: float) -> StoredRun:
-    """Return the run as it is once it has ended, or when the time is up."""
+    """Return the run as it is once it has ended, or when the time is up; one that was deleted counts as cancelled."""
     ending = asyncio.create_task(request.app[ENDS].wait(run.id, seconds))
     now = await request.app[RUNS].get(run.id)  # it may have ended before anyone waited
-    if now is not None and now.ended is not None:
-        ending.cancel()
-        return now
-    await ending
-    return await request.app[RUNS].get(run.id) or run
+    if now is not None and now.ended is None:
+        await ending
+        now = await request.app[RUNS].get(run.id)
+    ending.cancel()
+    return now or replace(run, state="cancelled", ended=time.time())
 
 
 def _json(data: dict[str, Any], status: int) -> web.Response:

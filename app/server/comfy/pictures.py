@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.server.comfy.uploads import unwritable
 from app.server.errors import ApiError
-from nodes.image_loading import MAX_PIXELS
+from nodes.image_loading import FORMATS, MAX_PIXELS
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -80,7 +80,7 @@ def _opened(file: Path) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            picture = Image.open(file)
+            picture = Image.open(file, formats=FORMATS)
         with picture:
             if picture.width * picture.height > MAX_PIXELS:
                 raise _too_many(f"{picture.width} x {picture.height}")
