@@ -16,6 +16,7 @@ from PIL import Image
 from app.engine.events import Output, Preview
 from app.graph.errors import InputError
 from nodes.image_files import image_file_nodes, load_image, preview_image, save_image
+from nodes.image_loading import load_picture
 from nodes.pixels import to_bytes, to_floats
 from tests.nodes.context import context_in
 
@@ -217,3 +218,10 @@ def test_previews_are_bytes_one_for_each_picture(tmp_path: Path) -> None:
 def test_a_tensor_that_is_no_image_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shape \[1, 3, 4, 4\]"):
         save_image(context_in(tmp_path), np.zeros((1, 3, 4, 4), np.float32))
+
+
+def test_formats_whose_decoders_start_other_programs_are_no_pictures(tmp_path: Path) -> None:
+    """Pillow hands EPS to Ghostscript where it is installed."""
+    (tmp_path / "cat.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n")
+    with pytest.raises(InputError, match="accepted a picture"):
+        load_picture(tmp_path / "cat.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,3 +217,13 @@ def test_system_stats_tell_what_the_worker_runs_on(server: Server) -> None:
         lambda: (found := server.get("/system_stats")["devices"])[0].get("why_not") is not None and found
     )
     assert (device["type"], device["index"]) == ("cpu", 0)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_json_lacks_are_refused_wherever_they_stand(server: Server, number: str) -> None:
+    """Kept, they would make every later answer that holds them no JSON."""
+    prompt = {"1": {"class_type": "ShowText", "inputs": {"text": "a"}, "_meta": {"p": "here"}}}
+    body = json.dumps({"prompt": prompt}).replace('"here"', number)
+    answer = server.call("POST", "/prompt", body.encode())
+    assert answer.status == 400
+    assert number in answer.json["errors"][0]["message"]
