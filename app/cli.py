@@ -12,12 +12,23 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, 1 with errors on stderr, 2 for wrong usage, 130 if stopped."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help")):
+    if not given or (given[0].startswith("-") and given[0] not in ("-h", "--help", "--version")):
         given.insert(0, "serve")
     options = _parser().parse_args(given)
     command = importlib.import_module(f"app.commands.{options.command}")
     exit_code: int = command.main(options)
     return exit_code
+
+
+class _Version(argparse.Action):
+    """Prints the version; it is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it and end."""
+        from importlib.metadata import version
+
+        print(version("ortloom"))
+        parser.exit()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Node-graph workflows for ONNX models.",
         epilog="Without a command it serves: `ortloom --port 9000` is `ortloom serve --port 9000`.",
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     _add_serve(commands.add_parser("serve", help="start the server and open it in the browser"))

@@ -8,6 +8,7 @@ import errno
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import webbrowser
@@ -16,6 +17,8 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 from app.server.settings import ServerSettings, is_loopback
+
+_EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -89,13 +92,15 @@ async def _serve(settings: ServerSettings, *, opens_browser: bool) -> int:
 
 def address_of(settings: ServerSettings, port: int) -> str:
     """Return the address to open in a browser, with the token if there is one."""
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::", "") else settings.host
+    host = "127.0.0.1" if settings.host in _EVERYWHERE else settings.host
     name = f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/" + (f"?token={settings.token}" if settings.token else "")
 
 
 def _announce(settings: ServerSettings, address: str) -> None:
     print(f"Ortloom is at {address}")
+    if settings.host in _EVERYWHERE:
+        print(f"from other machines: {address.replace('127.0.0.1', socket.gethostname(), 1)}")
     print(f"data: {settings.data}", flush=True)
     if not is_loopback(settings.host) and settings.token is None:
         message = (

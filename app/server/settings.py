@@ -87,7 +87,15 @@ class ServerSettings:
 
     def make_folders(self) -> None:
         """Make every folder that is missing. Raises OSError."""
-        for folder in (self.input, self.output, self.temp, self.workflows, self.logs, self.data / "models"):
+        for folder in (
+            self.input,
+            self.output,
+            self.temp,
+            self.workflows,
+            self.logs,
+            self.data / "models",
+            self.data / "custom_nodes",
+        ):
             folder.mkdir(parents=True, exist_ok=True)
 
 

@@ -14,8 +14,8 @@ from app.worker.exits import exit_sentence
 from app.worker.frames import FrameError, pack, read_async
 from app.worker.local import Limits, LocalWorker
 from app.worker.settings import Job, WorkerSettings
+from tests.server.fault_kit import NODES, fault
 from tests.server.kit import text_document
-from tests.server.test_faults import NODES, fault
 
 
 @dataclass

@@ -6,7 +6,7 @@ const FIELDS = [
   { place: "Denoise.steps", label: "Steps", type: "range", min: 1, max: 50, step: 1 },
   { place: "Denoise.cfg", label: "cfg", type: "range", min: 1, max: 8, step: 0.1 },
   { place: "Denoise.start_step", label: "Start step", type: "range", min: 0, max: 19, step: 1 },
-  { place: "Denoise.seed", label: "Seed", type: "number", min: 0, step: 1 },
+  { place: "Denoise.seed", label: "Seed", type: "number", min: 0, max: Number.MAX_SAFE_INTEGER, step: 1 },
 ];
 
 const form = document.getElementById("inputs");
@@ -29,6 +29,7 @@ function control({ place, label, ...attributes }) {
   const line = document.createElement("label");
   const input = Object.assign(document.createElement("input"), attributes);
   const shown = document.createElement("output");
+  input.name = place;
   input.value = node.inputs[name];
   shown.value = attributes.type === "range" ? input.value : "";
   line.className = attributes.type === "text" ? "text" : "";
@@ -37,6 +38,7 @@ function control({ place, label, ...attributes }) {
     if (attributes.type === "range") shown.value = input.value;
     const value = attributes.type === "text" ? input.value : Number(input.value);
     node.inputs[name] = value;
+    if (place === "Denoise.steps") form.elements["Denoise.start_step"].max = value - 1;
     send({ type: "live.set", live_id: liveId, set: { [place]: value } });
   });
   return line;
