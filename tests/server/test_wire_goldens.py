@@ -319,6 +319,18 @@ def test_the_queue_is_ordered_and_emptied_as_recorded(server: Server) -> None:
     assert server.get("/queue")["queue_pending"] == []
 
 
+def test_a_run_is_in_the_queue_or_else_in_the_history(server: Server) -> None:
+    """comfyui-utils takes a run that it finds in neither for an error; its turn must not hide a run."""
+    for number in range(40):
+        prompt = {"1": {"class_type": "ProbeBusy", "inputs": {"seconds": 0.0, "salt": f"place {number}"}}}
+        run = server.post("/prompt", {"prompt": prompt})["prompt_id"]
+        is_queued = True
+        while is_queued:
+            queue = server.get("/queue")
+            is_queued = run in [item[1] for items in queue.values() for item in items]
+        assert list(server.get(f"/history/{run}")) == [run]
+
+
 def test_an_interrupted_run_is_told_as_recorded(server: Server) -> None:
     """The end of a run that `/interrupt` ends, and a client that hears it."""
     golden = recorded("queue")

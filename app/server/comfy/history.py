@@ -29,10 +29,11 @@ MAX_JOBS = 1_000
 async def get_queue(request: web.Request) -> web.Response:
     """List what runs and what waits, in order. 200 {"queue_running": [item], "queue_pending": [item]}."""
     store = request.app[RUNS]
-    running, queued = await store.running(), await store.queued()
-    return web.json_response(
-        {"queue_running": list(map(queue_item, running)), "queue_pending": list(map(queue_item, queued))}
-    )
+    queued = await store.queued()
+    running = await store.running()  # read last: a run whose turn comes in between would be missing from both
+    ids = {run.id for run in running}
+    pending = [queue_item(run) for run in queued if run.id not in ids]
+    return web.json_response({"queue_running": list(map(queue_item, running)), "queue_pending": pending})
 
 
 @routes.post("/queue")
