@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from app.worker.settings import Job
 
-NodeState = Literal["running", "finished", "cached", "failed"]
+NodeState = Literal["running", "finished", "cached"]
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ class ActiveRun:
                 self.outputs.append(event["output"])
 
 
-class RunObserver(Protocol):
-    """Who hears of runs: streams, clients of ComfyUI's API, metrics. Every call returns at once."""
+class RunObserver:
+    """Who hears of runs: streams, clients of ComfyUI's API, metrics. Each takes what it needs, and returns at once."""
 
     def queue_changed(self, *, running: int, queued: int, paused: bool) -> None:
         """The queue has another length or state."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from app.graph.changes import placed
 from app.graph.document import Workflow
 from app.graph.errors import InputError, WorkflowError
-from app.server.active_run import ActiveRun
+from app.server.active_run import ActiveRun, RunObserver
 from app.server.errors import ApiError
 from app.server.judgement import check
 from app.server.kept_files import drop, keep
@@ -36,7 +36,7 @@ LOOK_S = 5.0
 MAX_SESSIONS = 64
 
 
-class LiveSessions:
+class LiveSessions(RunObserver):
     """All sessions. Their revisions go before queued runs; of several that wait, the longest waiting goes first."""
 
     def __init__(
@@ -123,9 +123,6 @@ class LiveSessions:
 
     # What the queue tells of live runs.
 
-    def queue_changed(self, *, running: int, queued: int, paused: bool) -> None:
-        """See RunObserver."""
-
     def run_started(self, run: ActiveRun) -> None:
         """See RunObserver."""
         if run.live and (session := self._sessions.get(run.live)) is not None:
@@ -136,9 +133,6 @@ class LiveSessions:
         session = self._sessions.get(run.live) if event["type"] == "steered" else None
         if session is not None and session.steering:  # the worker steers before it has answered that it does
             run.revision = session.steering
-
-    def run_preview(self, run: ActiveRun, event: Mapping[str, Any], picture: bytes) -> None:
-        """See RunObserver."""
 
     def run_ended(self, run: ActiveRun, record: Mapping[str, Any]) -> None:
         """See RunObserver."""
@@ -161,9 +155,6 @@ class LiveSessions:
             self._show(session, run, revision, result)
         self._publish(session)
 
-    def runs_removed(self, runs: Sequence[str], state: str) -> None:
-        """See RunObserver."""
-
     def _next_job(self) -> ActiveRun | None:
         waiting = [session for session in self._sessions.values() if session.is_waiting and not session.running]
         if not waiting:
@@ -171,7 +162,7 @@ class LiveSessions:
         session = min(waiting, key=lambda session: session.waiting_since)
         session.is_waiting = False
         session.runs += 1
-        session.running, session.run_workflow = session.revision, session.workflow
+        session.running = session.revision
         session.run_id = f"{session.id}-{session.runs}"
         subfolder = f"live/{session.id}/{session.runs}"
         document = session.workflow.to_json()

@@ -78,7 +78,6 @@ class LiveSession:
     steering: int = 0
     runs: int = 0
     run_id: str = ""
-    run_workflow: Workflow | None = None
     is_waiting: bool = True
     waiting_since: float = field(default_factory=monotonic)
     is_superseded: bool = False

@@ -6,31 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.server.active_run import ActiveRun
+from app.server.active_run import ActiveRun, RunObserver
 from app.server.run_queue import RunQueue
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-class Metrics:
+class Metrics(RunObserver):
     """Counts ended runs and the seconds of every node type."""
 
     def __init__(self) -> None:
         self._runs: dict[str, int] = defaultdict(int)
         self._seconds: dict[str, float] = defaultdict(float)
         self._calls: dict[str, int] = defaultdict(int)
-
-    def queue_changed(self, *, running: int, queued: int, paused: bool) -> None:
-        """See RunObserver."""
-
-    def run_started(self, run: ActiveRun) -> None:
-        """See RunObserver."""
-
-    def run_event(self, run: ActiveRun, event: Mapping[str, Any]) -> None:
-        """See RunObserver."""
-
-    def run_preview(self, run: ActiveRun, event: Mapping[str, Any], picture: bytes) -> None:
-        """See RunObserver."""
 
     def run_ended(self, run: ActiveRun, record: Mapping[str, Any]) -> None:
         """See RunObserver."""

@@ -33,7 +33,6 @@ class Outgoing:
         self._wake = asyncio.Event()
         self._transport: asyncio.Transport | None = None
         self._is_cut = False
-        self.dropped_previews = 0
 
     def text(self, payload: bytes, number: int = 0) -> None:
         """Send a text as soon as the client has taken what stands before it; cut off a client that never does."""
@@ -47,8 +46,7 @@ class Outgoing:
 
     def preview(self, key: Hashable, payload: bytes) -> None:
         """Send a picture, in place of an older one with the same key that still waits."""
-        if self._previews.pop(key, None) is not None:
-            self.dropped_previews += 1
+        self._previews.pop(key, None)
         self._previews[key] = payload
         self._wake.set()
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.server.active_run import ActiveRun
+from app.server.active_run import ActiveRun, RunObserver
 
 
-class RunEnds:
+class RunEnds(RunObserver):
     """Lets requests wait for the ends of runs."""
 
     def __init__(self) -> None:
@@ -30,18 +30,6 @@ class RunEnds:
             if not waiting:
                 self._waiting.pop(run_id, None)
         return True
-
-    def queue_changed(self, *, running: int, queued: int, paused: bool) -> None:
-        """See RunObserver."""
-
-    def run_started(self, run: ActiveRun) -> None:
-        """See RunObserver."""
-
-    def run_event(self, run: ActiveRun, event: Mapping[str, Any]) -> None:
-        """See RunObserver."""
-
-    def run_preview(self, run: ActiveRun, event: Mapping[str, Any], picture: bytes) -> None:
-        """See RunObserver."""
 
     def run_ended(self, run: ActiveRun, record: Mapping[str, Any]) -> None:
         """See RunObserver."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.server.active_run import ActiveRun
+from app.server.active_run import ActiveRun, RunObserver
 from app.server.streams import EVERYONE, Streams
 
 
-class RunFeed:
+class RunFeed(RunObserver):
     """Publishes every event of every run; streams pick theirs by topic."""
 
     def __init__(self, streams: Streams) -> None:
@@ -27,9 +27,6 @@ class RunFeed:
         if event != self._queue:
             self._queue = event
             self._streams.publish((EVERYONE,), event)
-
-    def run_started(self, run: ActiveRun) -> None:
-        """See RunObserver: the worker's own `started`, which follows, tells more."""
 
     def run_event(self, run: ActiveRun, event: Mapping[str, Any]) -> None:
         """See RunObserver."""

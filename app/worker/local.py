@@ -56,14 +56,13 @@ class LocalWorker:
         self._limits = limits
         self._log_path = log_path
         self._process: asyncio.subprocess.Process | None = None
-        self._listener: WorkerListener | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_ready = False
         self._is_closing = False
         self._loading = ""
         self._heard = 0.0
         self._reason = ""
-        self._cancel_due: tuple[str, float] | None = None
+        self._cancel_due: float | None = None
         self._held = ""
         self._numbers = itertools.count(1)
         self._questions: dict[int, asyncio.Future[Any]] = {}
@@ -75,7 +74,6 @@ class LocalWorker:
 
     async def start(self, listener: WorkerListener) -> None:
         """See WorkerHome."""
-        self._listener = listener
         self._task = asyncio.create_task(self._supervise(listener))
 
     def submit(self, job: Job) -> None:
@@ -89,8 +87,10 @@ class LocalWorker:
 
     def cancel(self, run: str) -> None:
         """See WorkerHome."""
-        if self._is_ready and (self._cancel_due is None or self._cancel_due[0] != run):
-            self._cancel_due = (run, monotonic() + self._limits.grace_s)
+        if run != self._held:  # it has ended by itself: nobody would answer, and the worker would be ended for it
+            return
+        if self._cancel_due is None:
+            self._cancel_due = monotonic() + self._limits.grace_s
         self._send({"type": "cancel", "run": run})
 
     def free(self, *, unload_models: bool, free_memory: bool) -> None:
@@ -239,7 +239,7 @@ class LocalWorker:
             limits = self._limits
             if now - self._heard > limits.watchdog_s:
                 self._kill(f"the worker process was ended: it hung and said nothing for {limits.watchdog_s:.0f} s")
-            elif self._cancel_due is not None and now > self._cancel_due[1]:
+            elif self._cancel_due is not None and now > self._cancel_due:
                 self._kill(f"the worker process was ended: it did not stop within {limits.grace_s:g} s of a cancel")
             elif limits.memory_bytes and (used := resident_bytes(process.pid)) > limits.memory_bytes:
                 found, limit = f"{used / 2**30:.1f} GiB", f"{limits.memory_bytes / 2**30:.1f} GiB"

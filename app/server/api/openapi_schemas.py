@@ -112,7 +112,7 @@ _RUNS: dict[str, Schema] = {
             "current": or_null(text("Id of the node that runs now")),
             "nodes": by_name(
                 record(
-                    {"state": one_of("running", "finished", "cached", "failed")},
+                    {"state": one_of("running", "finished", "cached")},
                     {"step": whole(), "steps": whole("0 when not known"), "seconds": SECONDS},
                 )
             ),

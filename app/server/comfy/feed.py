@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from app.server.active_run import ActiveRun
+from app.server.active_run import ActiveRun, RunObserver
 from app.server.comfy.run_messages import end_message
 from app.server.comfy.ui_output import ui_outputs
 from app.server.outgoing import Outgoing
@@ -40,7 +40,7 @@ def message(kind: str, data: Mapping[str, Any]) -> bytes:
     return json.dumps({"type": kind, "data": data}).encode()
 
 
-class ComfyFeed:
+class ComfyFeed(RunObserver):
     """Every connection by client id, and how far the run in hand has been told."""
 
     def __init__(self) -> None:
@@ -127,9 +127,6 @@ class ComfyFeed:
         self._run = None
         self._just_ended = run
 
-    def runs_removed(self, runs: Sequence[str], state: str) -> None:
-        """See RunObserver."""
-
     def _remember(self, output: Mapping[str, Any]) -> None:
         for node, shown in ui_outputs([output]).items():
             into = self._shown.setdefault(node, {})
@@ -199,7 +196,7 @@ def _node_state(run: ActiveRun, node: str) -> dict[str, Any]:
     progress = run.nodes[node]
     is_finished = progress.state in ("finished", "cached")
     value, most = float(progress.step or is_finished), float(progress.steps or max(progress.step, 1))
-    state = {"finished": "finished", "cached": "finished", "failed": "error"}.get(progress.state, "running")
+    state = "finished" if is_finished else "running"
     return {"value": most if is_finished else value, "max": most, "state": state, **_names(run, node)}
 
 
