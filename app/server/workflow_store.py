@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock
 from time import monotonic
 from typing import Any
-from uuid import uuid4
 
 from app.folders import BUNDLED_WORKFLOWS
 from app.graph.comfy import read_any
@@ -23,6 +18,7 @@ from app.graph.errors import WorkflowError
 from app.server.client_paths import inside
 from app.server.errors import ApiError
 from app.server.file_tree import FoundFile, files_below
+from app.server.user_files import changing, write_whole
 
 ANY = "*"
 """The version that stands for whatever is there."""
@@ -34,8 +30,6 @@ LOOK_S = 2.0
 """How long one listing may look into files that it has not seen before; the rest waits for the next listing."""
 
 _SUFFIX = ".json"
-_SAVING = Lock()
-"""Held from looking at the present version until the new one is in place, so that two saves cannot both win."""
 
 
 class Conflict(ApiError):
@@ -97,15 +91,15 @@ class WorkflowStore:
             message = f"found {len(data) >> 20} MiB, accepted at most {MAX_BYTES >> 20} MiB; make the workflow smaller"
             raise ApiError(413, message, "too_large")
         path = self._path(name)
-        with _SAVING, _writing(name):
+        with changing(name):
             is_new = not _expect(path, name, expected)
-            _write(path, data)
+            write_whole(path, data)
         return version_of(data), is_new
 
     def rename(self, name: str, to: str, expected: str | None = ANY) -> str:
         """Give a workflow another name; return its version. Raises Conflict when that is taken."""
         source, target = self._path(name), self._path(to)
-        with _SAVING, _writing(to):
+        with changing(to):
             if not source.is_file():
                 raise self._missing(name)
             _expect(source, name, expected)
@@ -119,18 +113,18 @@ class WorkflowStore:
     def duplicate(self, name: str, to: str) -> str:
         """Store a copy under another name; return its version. Raises Conflict when that is taken."""
         path = self._path(to)
-        with _SAVING, _writing(to):
+        with changing(to):
             data = _bytes(self._path(name), name)
             if data is None:
                 raise self._missing(name)
             _expect(path, to, None)
-            _write(path, data)
+            write_whole(path, data)
         return version_of(data)
 
     def delete(self, name: str, expected: str | None) -> None:
         """Delete a workflow. Raises Conflict when it is not at the expected version."""
         path = self._path(name)
-        with _SAVING, _writing(name):
+        with changing(name):
             if not path.is_file():
                 raise self._missing(name)
             _expect(path, name, expected)
@@ -249,33 +243,3 @@ def _expect(path: Path, name: str, expected: str | None) -> bool:
     else:
         message = f"found version {present} of {name!r}, accepted {expected}; load it again or save it as another one"
     raise Conflict(message, present)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Put a file in place only when it is whole and on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{uuid4().hex}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def _writing(name: str) -> Iterator[None]:
-    """Turn what the system refuses into sentences."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENAMETOOLONG, errno.EINVAL):
-            message = f"found {name!r}, which the system does not take as a file name; choose a shorter, plainer one"
-            raise ApiError(400, message, "bad_name") from error
-        if isinstance(error, IsADirectoryError | NotADirectoryError | FileExistsError):
-            message = f"found {name!r} to be in the way of a file or folder of that name; choose another name"
-            raise ApiError(409, message, "name_taken") from error
-        message = f"found no way to write {name!r} ({error.strerror}); free space on the disk or permit it, then retry"
-        raise ApiError(507, f"{message}; what was there is unchanged", "not_written") from error

@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 from typing import ParamSpec, TypeVar
 from urllib.parse import quote
 
@@ -23,6 +22,7 @@ from app.server.comfy.uploads import Received, place, receive
 from app.server.errors import ApiError
 from app.server.keys import SETTINGS
 from app.server.settings import ServerSettings
+from app.server.user_files import changing
 
 routes = web.RouteTableDef()
 
@@ -59,8 +59,6 @@ _CAREFUL = {
 }
 _DECODERS = ThreadPoolExecutor(2, "pictures")
 """A decoded picture takes up to 512 MiB: no more than two at once."""
-_PLACING = Lock()
-"""Held from looking for a free name until the file has it, so that two uploads cannot take the same."""
 
 
 @routes.get("/view")
@@ -160,7 +158,7 @@ async def _stored(settings: ServerSettings, received: Received) -> web.Response:
 
 
 def _place(file: Path, target: Path, overwrites: bool) -> Path:
-    with _PLACING:
+    with changing(target.name):
         return place(file, target, overwrites)
 
 

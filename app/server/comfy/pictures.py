@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.server.comfy.uploads import unwritable
 from app.server.errors import ApiError
+from app.server.user_files import unwritable
 from nodes.image_loading import FORMATS, MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def with_alpha(original: Path, mask: Path) -> None:
     try:
         mask.write_bytes(data)
     except OSError as error:
-        raise unwritable(error) from None
+        raise unwritable(error, original.name) from None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from aiohttp import BodyPartReader
 
 from app.server.body import MAX_UPLOAD_BYTES
 from app.server.errors import ApiError
+from app.server.user_files import unwritable
 
 _CHUNK_BYTES = 1 << 18
 _MAX_FIELD_BYTES = 1 << 16
@@ -24,7 +25,7 @@ _MAX_FIELDS = 20
 
 @dataclass(slots=True)
 class Received:
-    """An upload. name: as the client calls the file. file: where it lies for now. fields: the form's other parts."""
+    """An upload. name: as the client calls the file. file: a temporary one with its bytes. fields: the other parts."""
 
     name: str
     file: Path
@@ -54,21 +55,18 @@ async def receive(parts: AsyncIterable[BodyPartReader], folder: Path) -> Receive
 def place(file: Path, target: Path, overwrites: bool) -> Path:
     """Move a received file to its place; beside another of that name it becomes `name (1).png`, unless it is the same.
 
-    Raises ApiError 507 when it cannot be written, 409 when a folder has the name.
+    Raises OSError.
     """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not overwrites:
-            for number in count(1):
-                if not target.exists():
-                    break
-                if target.is_file() and _is_same(file, target):
-                    return target
-                stem = target.stem if number == 1 else target.stem.rpartition(" (")[0]
-                target = target.with_name(f"{stem} ({number}){target.suffix}")
-        _move(file, target)
-    except OSError as error:
-        raise unwritable(error) from None
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not overwrites:
+        for number in count(1):
+            if not target.exists():
+                break
+            if target.is_file() and _is_same(file, target):
+                return target
+            stem = target.stem if number == 1 else target.stem.rpartition(" (")[0]
+            target = target.with_name(f"{stem} ({number}){target.suffix}")
+    _move(file, target)
     return target
 
 
@@ -87,14 +85,6 @@ def _move(file: Path, target: Path) -> None:
             beside.unlink(missing_ok=True)
 
 
-def unwritable(error: OSError) -> ApiError:
-    """Return the answer to a file that the system refuses to write."""
-    if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
-        return ApiError(409, "found a folder or file in the way of this name; choose another", "name_taken")
-    message = f"found a place that cannot be written ({error.strerror or error}); free space or check permissions"
-    return ApiError(507, message, "file_unwritable")
-
-
 async def _stream(part: BodyPartReader, file: Path) -> None:
     size = 0
     try:
@@ -106,7 +96,7 @@ async def _stream(part: BodyPartReader, file: Path) -> None:
                     raise ApiError(413, f"found a file of more than {limit} MiB; send a smaller one", "too_large")
                 await asyncio.to_thread(target.write, chunk)
     except OSError as error:
-        raise unwritable(error) from None
+        raise unwritable(error, part.filename or file.name) from None
 
 
 async def _text(part: BodyPartReader) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from threading import Lock
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -22,9 +20,9 @@ from app.graph.errors import WorkflowError
 from app.server.body import read_json, read_object
 from app.server.client_paths import inside
 from app.server.comfy.files import file_response
-from app.server.comfy.uploads import unwritable
 from app.server.errors import ApiError
 from app.server.keys import SETTINGS
+from app.server.user_files import changing, write_whole
 
 routes = web.RouteTableDef()
 
@@ -37,9 +35,6 @@ MAX_FILE_BYTES = 64 << 20
 MAX_SETTINGS_BYTES = 4 << 20
 
 T = TypeVar("T")
-
-_CHANGING = Lock()
-"""Held from looking whether a name is free until it is taken, so that two clients cannot both find it free."""
 
 
 @routes.get("/users")
@@ -130,7 +125,7 @@ async def move_userdata(request: web.Request) -> web.Response:
         os.replace(source, target)
         return _told(request, target)
 
-    return web.json_response(await _changing(move))
+    return web.json_response(await _changing(target, move))
 
 
 @routes.post("/userdata/{file:.+}")
@@ -144,10 +139,10 @@ async def set_userdata(request: web.Request) -> web.Response:
 
     def store() -> Any:
         _check_free(request, path)
-        _write(path, data)
+        write_whole(path, data)
         return _told(request, path)
 
-    return web.json_response(await _changing(store))
+    return web.json_response(await _changing(path, store))
 
 
 @routes.delete("/userdata/{file:.+}")
@@ -160,23 +155,19 @@ async def delete_userdata(request: web.Request) -> web.Response:
             raise _missing(request.match_info["file"])
         path.unlink()
 
-    await _changing(delete)
+    await _changing(path, delete)
     return web.Response(status=204)
 
 
 async def _change_settings(request: web.Request, changes: dict[str, Any]) -> web.Response:
-    folder = request.app[SETTINGS].user
+    file = request.app[SETTINGS].user / SETTINGS_FILE
     async with request.app[SETTINGS_LOCK]:
-        settings = await asyncio.to_thread(_read_settings, folder)
-        try:
-            data = json.dumps(settings | changes, indent=2, allow_nan=False).encode()
-        except ValueError:
-            message = "found a number that is infinite or none at all (NaN), accepted finite ones; send another value"
-            raise ApiError(400, message, "not_json") from None
+        settings = await asyncio.to_thread(_read_settings, file.parent)
+        data = json.dumps(settings | changes, indent=2).encode()
         if len(data) > MAX_SETTINGS_BYTES:
             message = f"found settings of over {MAX_SETTINGS_BYTES >> 20} MiB in all, accepted less; send fewer"
             raise ApiError(413, message, "too_large")
-        await _changing(lambda: _write_settings(folder / SETTINGS_FILE, data))
+        await _changing(file, lambda: _write_settings(file, data))
     return web.json_response({})
 
 
@@ -195,10 +186,9 @@ def _parse_settings(path: Path) -> dict[str, Any] | None:
         if path.stat().st_size > MAX_SETTINGS_BYTES:
             return None
         settings = decode(path.read_bytes())
-        json.dumps(settings, allow_nan=False)
     except FileNotFoundError:
         return {}
-    except (WorkflowError, ValueError):
+    except WorkflowError:
         return None
     return settings if isinstance(settings, dict) else None
 
@@ -207,7 +197,7 @@ def _write_settings(path: Path, data: bytes) -> None:
     """Store settings; a broken file is kept under another name for whoever can mend it."""
     if _parse_settings(path) is None:
         os.replace(path, path.with_name(f"{SETTINGS_FILE}.broken"))
-    _write(path, data)
+    write_whole(path, data)
 
 
 def _file(request: web.Request, key: str) -> Path:
@@ -256,31 +246,14 @@ async def _body(request: web.Request) -> bytes:
     return bytes(data)
 
 
-async def _changing(action: Callable[[], T]) -> T:
-    """Return what an action on files does, one at a time and in a thread. Raises ApiError 409 and 507."""
+async def _changing(path: Path, action: Callable[[], T]) -> T:
+    """Return what an action on a file does, one at a time and in a thread. Raises ApiError 400, 409 and 507."""
 
     def act() -> T:
-        with _CHANGING:
+        with changing(path.name):
             return action()
 
-    try:
-        return await asyncio.to_thread(act)
-    except OSError as error:
-        raise unwritable(error) from None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that appears under its name only when it is whole and on the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.part")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    return await asyncio.to_thread(act)
 
 
 def _found(folder: Path, recurse: bool) -> list[tuple[str, os.stat_result]]:
