@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class RunResult:
     session_hits: int = 0
 
 
-class Handle:
+class Handle(ABC):
     """Something on the server that events tell of. id: the server's name for it."""
 
     def __init__(self, http: Http, id: str) -> None:
@@ -54,13 +55,13 @@ class Handle:
         self._changed = asyncio.Event()
         self.is_ended = False
 
+    @abstractmethod
     def take(self, event: Event) -> None:
         """Receive an event; called by the client."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def recover(self) -> None:
         """Learn what holds now, as events were missed; called by the client. Raises ClientError if that fails."""
-        raise NotImplementedError
 
     def end(self, error: ClientError | None = None) -> None:
         """Let everyone who waits know that nothing more comes; called by the client."""

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     # Of what touches ONNX Runtime only what reads files by itself; the worker's home, not the worker.
     "app/server": (
         *("app.graph", "app.server", "app.folders", "app.png", "nodes"),
-        *("app.runtime.model_file", "app.runtime.state"),
+        *("app.runtime.model_facts", "app.runtime.model_file"),
         *("app.worker.event_json", "app.worker.home", "app.worker.local", "app.worker.node_types"),
         "app.worker.settings",
     ),

@@ -9,8 +9,8 @@ from typing import Any
 
 from app.commands.setup import print_problems, start_log
 from app.graph.errors import InputError, Problem
-from app.runtime.model_file import ModelSignature, TensorPort, read_signature
-from app.runtime.state import propose_state_pairs
+from app.runtime.model_facts import model_facts
+from app.runtime.model_file import read_signature
 
 
 def main(options: argparse.Namespace) -> int:
@@ -25,7 +25,9 @@ def main(options: argparse.Namespace) -> int:
     problems: list[Problem] = []
     for file in files:
         try:
-            facts[str(file)] = _facts(read_signature(file))
+            signature = read_signature(file)
+            external_files = [str(external) for external in signature.external_files]
+            facts[str(file)] = {**model_facts(signature), "external_files": external_files}
         except InputError as error:
             problems.append(Problem(f"{file}: {error.message}", error.code))
     if options.json and facts:
@@ -33,27 +35,6 @@ def main(options: argparse.Namespace) -> int:
     elif facts:
         print("\n\n".join(_text(name, entry) for name, entry in facts.items()))
     return print_problems(problems) if problems else 0
-
-
-def _facts(signature: ModelSignature) -> dict[str, Any]:
-    return {
-        "inputs": [_port(port) for port in signature.inputs],
-        "outputs": [_port(port) for port in signature.outputs],
-        "proposed_state": propose_state_pairs(signature),
-        "opsets": {domain or "ai.onnx": version for domain, version in signature.opsets.items()},
-        "ir_version": signature.ir_version,
-        "producer": signature.producer,
-        "metadata": dict(signature.metadata),
-        "weight_bytes": signature.weight_bytes,
-        "external_files": [str(file) for file in signature.external_files],
-        "ops": dict(sorted(signature.ops.items(), key=lambda item: (-item[1], item[0]))),
-    }
-
-
-def _port(port: TensorPort) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": port.name, "dtype": port.dtype}
-    entry["shape"] = None if port.shape is None else list(port.shape)
-    return entry | ({"has_default": True} if port.has_default else {})
 
 
 def _text(name: str, facts: dict[str, Any]) -> str:

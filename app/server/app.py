@@ -52,8 +52,9 @@ def make_app(settings: ServerSettings, home: WorkerHome | None = None) -> web.Ap
     app.on_response_prepare.append(add_headers)
     database = Database(settings.database)
     store = RunStore(database, settings.keep_runs)
-    library = NodeLibrary(settings.folders)
-    queue = RunQueue(store, home or local_worker(settings), library, paused=settings.paused)
+    home = home or local_worker(settings)
+    library = NodeLibrary(settings.folders, home.ports)
+    queue = RunQueue(store, home, library, paused=settings.paused)
     streams = Streams()
     app[SETTINGS], app[NODES], app[RUNS], app[QUEUE], app[STREAMS] = settings, library, store, queue, streams
     app[COMFY], app[FEED], app[ENDS], app[METRICS] = ComfyFeed(), RunFeed(streams), RunEnds(), Metrics()

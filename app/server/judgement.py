@@ -13,7 +13,7 @@ from app.graph.outline import outline
 from app.graph.plan import plan
 from app.graph.registry import Registry
 from app.graph.validation import validate
-from app.server.node_library import AskPorts, NodeLibrary
+from app.server.node_library import NodeLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,15 @@ class Judgement:
     loops: list[dict[str, Any]] = field(default_factory=list)
 
 
-async def judge(
-    library: NodeLibrary, ask: AskPorts, workflow: Workflow, targets: Iterable[str] | None = None
-) -> Judgement:
+async def judge(library: NodeLibrary, workflow: Workflow, targets: Iterable[str] | None = None) -> Judgement:
     """Validate and plan a workflow on another thread: models' signatures are read from files."""
-    registry = await library.registry_for(workflow, ask)
+    registry = await library.registry_for(workflow)
     return await asyncio.to_thread(_judge, registry, workflow, targets)
 
 
-async def check(library: NodeLibrary, ask: AskPorts, workflow: Workflow, targets: Iterable[str] | None = None) -> None:
+async def check(library: NodeLibrary, workflow: Workflow, targets: Iterable[str] | None = None) -> None:
     """Raise WorkflowError with everything that keeps a workflow from running."""
-    problems = (await judge(library, ask, workflow, targets)).problems
+    problems = (await judge(library, workflow, targets)).problems
     if problems:
         raise WorkflowError(problems)
 

@@ -257,7 +257,7 @@ class LiveSessions(RunObserver):
             self._publish(session)
 
     async def _check(self, workflow: Workflow) -> None:
-        await check(self._library, self._queue.home.ports, workflow)
+        await check(self._library, workflow)
 
     def _changed(self, session: LiveSession) -> None:
         self._publish(session)

@@ -27,8 +27,10 @@ class NodeLibrary:
     Extensions are code of others: only the worker imports them, and the server learns from it what they take and give.
     """
 
-    def __init__(self, folders: Folders) -> None:
+    def __init__(self, folders: Folders, ask_ports: AskPorts) -> None:
+        """ask_ports: asks the worker for ports that depend on values; raises WorkflowError when it cannot tell them."""
         self._folders = folders
+        self._ask_ports = ask_ports
         self._loading: asyncio.Future[Registry] | None = None
         self._of_worker: tuple[Mapping[str, Any], ...] = ()
         self._merged: Registry | None = None
@@ -45,8 +47,8 @@ class NodeLibrary:
             self._merged = Registry([*builtin, *(self._node_type(data) for data in self._of_worker)])
         return self._merged
 
-    async def registry_for(self, workflow: Workflow, ask: AskPorts) -> Registry:
-        """Return the registry, ready to validate this workflow. ask: asks for ports that depend on values."""
+    async def registry_for(self, workflow: Workflow) -> Registry:
+        """Return the registry, ready to validate this workflow."""
         registry = await self.registry()
         if any(registry.get(node.class_type) is None for node in workflow.nodes.values()):
             try:
@@ -56,7 +58,7 @@ class NodeLibrary:
             registry = await self.registry()
         dynamic = {data["name"] for data in self._of_worker if data["has_dynamic_ports"]}
         if dynamic:
-            await self._learn(workflow, registry, dynamic, ask)
+            await self._learn(workflow, registry, dynamic)
         return registry
 
     def worker_ready(self, node_types: Sequence[Mapping[str, Any]], extensions: Sequence[Mapping[str, Any]]) -> None:
@@ -83,7 +85,7 @@ class NodeLibrary:
 
         return node_type_of(data, ports_of)
 
-    async def _learn(self, workflow: Workflow, registry: Registry, dynamic: set[str], ask: AskPorts) -> None:
+    async def _learn(self, workflow: Workflow, registry: Registry, dynamic: set[str]) -> None:
         """Ask for the ports of every node whose ports depend on its values."""
         if len(self._known_ports) > MAX_KNOWN_PORTS:
             self._known_ports.clear()
@@ -97,7 +99,7 @@ class NodeLibrary:
             key = _key(node.class_type, literals)
             if key not in self._known_ports:
                 try:
-                    self._known_ports[key] = await ask(node.class_type, literals)
+                    self._known_ports[key] = await self._ask_ports(node.class_type, literals)
                 except WorkflowError as error:
                     self._known_ports[key] = error.problems[0]
 

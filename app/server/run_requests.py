@@ -64,7 +64,7 @@ class RunRequest:
 
 async def submit(app: web.Application, wanted: RunRequest) -> StoredRun:
     """Check and queue a run. Raises WorkflowError with everything that is wrong."""
-    await check(app[NODES], app[QUEUE].home.ports, wanted.workflow, wanted.targets)
+    await check(app[NODES], wanted.workflow, wanted.targets)
     new = NewRun(
         str(uuid.uuid4()),
         wanted.workflow.to_json(),

@@ -12,10 +12,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from app.folders import Folders
+from app.graph.node import Ports
+from app.server.node_library import NodeLibrary
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = ROOT / "workflows"
@@ -91,6 +95,15 @@ class Server:
 def resident_mb(pid: int) -> float:
     """Return the memory that a process holds, in MB."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def library(folders: Folders) -> NodeLibrary:
+    """Return a node library that has no worker to ask."""
+
+    async def ask_ports(class_type: str, literals: Mapping[str, Any]) -> Ports:
+        raise AssertionError(f"nobody can tell the ports of {class_type}")
+
+    return NodeLibrary(folders, ask_ports)
 
 
 def children(pid: int) -> list[int]:

@@ -15,9 +15,9 @@ from app.graph.node import Array, Help, NodeType, Out, Range, node
 from app.server.comfy.input_config import FileNames
 from app.server.comfy.object_info import object_info, routes
 from app.server.keys import NODES, SETTINGS
-from app.server.node_library import NodeLibrary
 from app.server.settings import ServerSettings
 from nodes import builtin_registry
+from tests.server.kit import library
 
 KEYS = {
     "input", "input_order", "is_input_list", "output", "output_is_list", "output_name", "name", "display_name",
@@ -97,7 +97,7 @@ def answers(tmp_path: Path, *paths: str) -> list[Any]:
 
     async def ask() -> list[Any]:
         app = web.Application()
-        app[SETTINGS], app[NODES] = settings, NodeLibrary(settings.folders)
+        app[SETTINGS], app[NODES] = settings, library(settings.folders)
         app.add_routes(routes)
         async with TestClient(TestServer(app)) as client:
             replies = [await client.get(path) for path in paths]

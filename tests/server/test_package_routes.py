@@ -21,8 +21,8 @@ from app.server import file_tree
 from app.server.api import packages
 from app.server.errors import answer_errors
 from app.server.keys import NODES, SETTINGS
-from app.server.node_library import NodeLibrary
 from app.server.settings import ServerSettings
+from tests.server.kit import library
 
 UNET = "emoji-diffusion/unet/model.onnx"
 UNICODE = "模型/großes modell.onnx"
@@ -35,7 +35,7 @@ def answers(tmp_path: Path, *requests: tuple[str, str] | tuple[str, str, Any], m
 
     async def ask() -> list[tuple[int, Any]]:
         app = web.Application(middlewares=[answer_errors])
-        app[SETTINGS], app[NODES] = settings, NodeLibrary(settings.folders)
+        app[SETTINGS], app[NODES] = settings, library(settings.folders)
         app.add_routes(packages.routes)
         found = []
         async with TestClient(TestServer(app)) as client:

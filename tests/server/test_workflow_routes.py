@@ -22,9 +22,9 @@ from app.png import write_png
 from app.server.api.workflows import routes
 from app.server.errors import answer_errors
 from app.server.keys import NODES, SETTINGS
-from app.server.node_library import NodeLibrary
 from app.server.settings import ServerSettings
 from app.server.workflow_store import Conflict, WorkflowStore
+from tests.server.kit import library
 
 Client = TestClient[web.Request, web.Application]
 
@@ -48,7 +48,7 @@ def served(tmp_path: Path, act: Callable[[Client], Awaitable[Any]]) -> Any:
 
     async def serve() -> Any:
         app = web.Application(middlewares=[answer_errors], client_max_size=10 << 20)
-        app[SETTINGS], app[NODES] = settings, NodeLibrary(settings.folders)
+        app[SETTINGS], app[NODES] = settings, library(settings.folders)
         app.add_routes(routes)
         async with TestClient(TestServer(app)) as client:
             return await act(client)

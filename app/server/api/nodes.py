@@ -12,7 +12,7 @@ from app.graph.errors import WorkflowError
 from app.graph.registry import ports_schema, schema
 from app.server.body import read_object
 from app.server.errors import ApiError
-from app.server.keys import NODES, QUEUE
+from app.server.keys import NODES
 
 routes = web.RouteTableDef()
 
@@ -47,7 +47,7 @@ async def get_ports(request: web.Request) -> web.Response:
         message = f"found inputs {str(inputs)[:60]}, accepted an object of literal values by name; send one"
         raise WorkflowError.of(message, "shape", input="inputs")
     workflow = Workflow({"1": Node("1", name, inputs)})
-    registry = await request.app[NODES].registry_for(workflow, request.app[QUEUE].home.ports)
+    registry = await request.app[NODES].registry_for(workflow)
     node_type = registry.get(name)
     if node_type is None:
         raise ApiError(404, registry.unknown(name[:100]), "unknown_node_type")

@@ -16,7 +16,8 @@ from app.graph.comfy import read_any
 from app.graph.document import Workflow, literal_of
 from app.graph.errors import InputError
 from app.graph.registry import Registry
-from app.runtime.model_file import ModelSignature, TensorPort, read_signature
+from app.runtime.model_facts import model_facts
+from app.runtime.model_file import read_signature
 from app.server.body import read_object
 from app.server.client_paths import inside
 from app.server.errors import ApiError
@@ -135,29 +136,7 @@ def _signature(roots: Iterable[Path], name: str) -> dict[str, Any]:
     if path is None:
         message = f"found no model file {name!r} in the model folders; GET /api/packages lists those there are"
         raise ApiError(404, message, "file_missing")
-    return _facts(read_signature(path))
-
-
-def _facts(signature: ModelSignature) -> dict[str, Any]:
-    """Return a signature as JSON-ready data, as `ortloom inspect --json` shows it, without paths."""
-    from app.runtime.state import propose_state_pairs
-
-    return {
-        "inputs": [_port(port) for port in signature.inputs],
-        "outputs": [_port(port) for port in signature.outputs],
-        "proposed_state": propose_state_pairs(signature),
-        "opsets": {domain or "ai.onnx": version for domain, version in signature.opsets.items()},
-        "ir_version": signature.ir_version,
-        "producer": signature.producer,
-        "metadata": dict(signature.metadata),
-        "weight_bytes": signature.weight_bytes,
-        "ops": dict(sorted(signature.ops.items(), key=lambda item: (-item[1], item[0]))),
-    }
-
-
-def _port(port: TensorPort) -> dict[str, Any]:
-    shape = None if port.shape is None else list(port.shape)
-    return {"name": port.name, "dtype": port.dtype, "shape": shape, "has_default": port.has_default}
+    return model_facts(read_signature(path))
 
 
 def _missing(workflow: Workflow, registry: Registry, folders: Folders) -> dict[str, Any]:

@@ -51,8 +51,7 @@ async def check_document(request: web.Request) -> web.Response:
         wanted = RunRequest.parse(await read_object(request))
     except WorkflowError as error:
         return web.json_response({"errors": list(map(problem_json, error.problems)), "loops": []})
-    app = request.app
-    found = await judge(app[NODES], app[QUEUE].home.ports, wanted.workflow, wanted.targets)
+    found = await judge(request.app[NODES], wanted.workflow, wanted.targets)
     return web.json_response({"errors": list(map(problem_json, found.problems)), "loops": found.loops})
 
 

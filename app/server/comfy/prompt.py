@@ -78,9 +78,9 @@ async def _body(request: web.Request) -> dict[str, Any]:
 
 
 async def _registry(request: web.Request, prompt: Any) -> Registry:
-    library, ask = request.app[NODES], request.app[QUEUE].home.ports
+    library = request.app[NODES]
     try:
-        return await library.registry_for(Workflow.parse({"nodes": prompt}), ask)
+        return await library.registry_for(Workflow.parse({"nodes": prompt}))
     except WorkflowError:
         return await library.registry()
 

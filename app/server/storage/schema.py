@@ -105,7 +105,7 @@ class NewRun:
 
     document, extra_data: JSON objects. prompt: what clients of ComfyUI's API get back; None where the document says it.
     priority: any finite number, lower first; None for the run's number, with `front` its negative.
-    targets: ids of the output nodes to run; None for all. created: seconds since 1970; None for now.
+    targets: ids of the output nodes to run; None for all. created: seconds since 1970; None means the present moment.
     """
 
     id: str
@@ -137,7 +137,7 @@ class StoredOutput:
 class RunResult:
     """How a run ended.
 
-    messages: ComfyUI's status messages, [event, data] each. ended: seconds since 1970; None for now.
+    messages: ComfyUI's status messages, [event, data] each. ended: seconds since 1970; None means the present moment.
     All else is what the engine's RunRecord says.
     """
 
