@@ -16,8 +16,8 @@ from app.server.body import read_json, read_object
 from app.server.comfy.prompt_errors import Checked, check_prompt, top_error
 from app.server.errors import ApiError
 from app.server.keys import NODES, QUEUE
-from app.server.storage.runs import DuplicateRun
 from app.server.storage.schema import NewRun
+from app.server.storage.statements import DuplicateRun
 
 routes = web.RouteTableDef()
 
