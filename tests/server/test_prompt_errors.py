@@ -4,95 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from app.folders import BUNDLED_WORKFLOWS, Folders
+from app.folders import Folders
 from app.graph import socket
-from app.graph.errors import InputError
-from app.graph.node import InputPort, NodeType, OutputPort, Ports
-from app.graph.plan import plan
+from app.graph.node import InputPort, NodeType, Ports
 from app.graph.registry import Registry
-from app.graph.socket import SocketType
-from app.graph.validation import validate
 from app.server.comfy.prompt_errors import Checked, check_prompt
 from nodes import builtin_registry
-
-RECORDED = Path(__file__).parent / "data" / "comfy-wire"
-
-
-def _never(context: Any, literals: Any) -> Any:
-    raise AssertionError("checking a prompt prepares no node")
-
-
-def make(name: str, inputs: str = "", outputs: str = "", **options: Any) -> NodeType:
-    """Return a node type; its ports are written `name:KIND`, a number's range as `name:INT=default,min,max`."""
-    ports = Ports(
-        tuple(map(_input, inputs.split())),
-        tuple(OutputPort(kind.lower(), SocketType(kind)) for kind in outputs.split()),
-    )
-    return NodeType(name, name, "test", "", 1, ports, _never, source="nodes.test", **options)
-
-
-def _input(text: str) -> InputPort:
-    name, _, rest = text.partition(":")
-    kind, _, numbers = rest.partition("=")
-    if not numbers:
-        return InputPort(name, SocketType(kind.rstrip("?")), required=not kind.endswith("?"))
-    default, low, high = json.loads(f"[{numbers}]")
-    return InputPort(name, SocketType(kind), default=default, minimum=low, maximum=high)
-
-
-def _no_sevens(literals: Mapping[str, Any]) -> None:
-    for name, value in literals.items():
-        if value == 7.0:
-            raise InputError(name, found=7, accepted="another number", fix="choose one")
-
-
-def _probe() -> NodeType:
-    probe = make("ProbeTypes", "i:INT=1,0,10 f:FLOAT=1.0,0,2.0 s:STRING b:BOOLEAN img:IMAGE", "INT", output_node=True)
-    choice = InputPort("c", socket.STRING, choices=("a", "b"))
-    inputs = (*probe.ports.inputs[:4], choice, *probe.ports.inputs[4:])
-    ports = Ports(inputs, probe.ports.outputs)
-    return NodeType("ProbeTypes", "Probe", "test", "", 1, ports, _never, output_node=True)
-
-
-LOOP = NodeType(
-    "Loop",
-    "Loop",
-    "test",
-    "",
-    1,
-    Ports(
-        (InputPort("start", socket.ANY), InputPort("back", socket.ANY, role="feedback")),
-        (OutputPort("step", socket.ANY, per_step=True), OutputPort("result", socket.ANY)),
-    ),
-    _never,
-    is_loop=True,
-)
-
-REGISTRY = Registry(
-    [
-        _probe(),
-        LOOP,
-        make("StubImage", "content:STRING height:INT width:INT batch_size:INT=1,1,4096", "IMAGE"),
-        make("SaveImage", "images:IMAGE filename_prefix:STRING", output_node=True),
-        make("ProbeBusy", "seconds:FLOAT salt:INT", output_node=True),
-        make("TestCustomValidation5", "input1:FLOAT input2:FLOAT", "IMAGE", check=_no_sevens),
-        make("TestVariadicAverage", "input1:IMAGE", "IMAGE"),
-        make("Plain", "a:*? b:*?", "*"),
-        make("Show", "value:*", output_node=True),
-        make("Lists", "items:LIST? tensor:TENSOR?", output_node=True),
-    ]
-)
-
-BUILTIN = builtin_registry(Folders())
+from tests.server.probe_nodes import RECORDED, REGISTRY, answer_of, never
 
 EXACT = [
     "bad_link_len", "cycle", "empty", "int_conv", "missing_class", "no_class_type", "no_outputs", "not_in_list",
@@ -104,10 +27,6 @@ def recorded(name: str) -> tuple[Any, dict[str, Any]]:
     """Return the prompt and the answer of a recorded exchange."""
     data = json.loads((RECORDED / f"v_{name}.json").read_text())
     return data["request"]["prompt"], data["response"]
-
-
-def answer_of(checked: Checked) -> dict[str, Any]:
-    return {"error": checked.error, "node_errors": checked.node_errors}
 
 
 def without_exception_text(data: Any) -> Any:
@@ -239,7 +158,7 @@ def test_odd_values_are_refused_with_the_nearest_kind(inputs: dict[str, Any], ki
 def test_a_long_list_of_choices_is_told_by_its_length() -> None:
     """ComfyUI leaves `input_config` out (null) when there are more than 20 options."""
     port = InputPort("c", socket.STRING, choices=tuple(map(str, range(21))))
-    many = NodeType("Many", "Many", "test", "", 1, Ports((port,), ()), _never, output_node=True)
+    many = NodeType("Many", "Many", "test", "", 1, Ports((port,), ()), never, output_node=True)
     checked = check_prompt({"1": {"class_type": "Many", "inputs": {"c": "x"}}}, Registry([many]), None)
     assert errors_at(checked)[0]["extra_info"] == {"input_name": "c", "input_config": None, "received_value": "x"}
     assert errors_at(checked)[0]["details"] == "c: 'x' not in (list of length 21)"
@@ -325,99 +244,3 @@ def test_a_missing_file_is_told_without_the_servers_folders(tmp_path: Path) -> N
     assert str(tmp_path) not in json.dumps(answer_of(checked)) + json.dumps(
         answer_of(check_prompt(prompt, registry, None))
     )
-
-
-TEMPLATES = sorted(BUNDLED_WORKFLOWS.glob("*.json"))
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=[path.stem for path in TEMPLATES])
-def test_every_template_is_accepted_and_stored_as_it_was_sent(path: Path) -> None:
-    """The templates run as they are, literal lists included, so no value of theirs may be refused or changed."""
-    nodes = json.loads(path.read_text())["nodes"]
-    checked = check_prompt(nodes, BUILTIN, None)
-    assert (checked.error, checked.node_errors) == (None, {})
-    assert checked.prompt == nodes
-
-
-def _chain(count: int) -> dict[str, Any]:
-    nodes: dict[str, Any] = {
-        str(index): {"class_type": "Plain", "inputs": {"a": [str(index - 1), 0]} if index else {}}
-        for index in range(count)
-    }
-    return nodes | {"out": {"class_type": "Show", "inputs": {"value": [str(count - 1), 0]}}}
-
-
-def _side_by_side(count: int) -> dict[str, Any]:
-    return {str(index): {"class_type": "Show", "inputs": {"value": index}} for index in range(count)}
-
-
-def _bad_side_by_side(count: int) -> dict[str, Any]:
-    return {str(index): {"class_type": "Show", "inputs": {}} for index in range(count)}
-
-
-def _bad_chain(count: int) -> dict[str, Any]:
-    nodes = _chain(count)
-    for index in range(count):
-        nodes[str(index)]["inputs"]["b"] = ["gone", 0]
-    return nodes
-
-
-@pytest.mark.parametrize("shape", [_chain, _side_by_side, _bad_side_by_side, _bad_chain])
-def test_the_time_is_linear_in_nodes(shape: Any) -> None:
-    """16 times the nodes in at most 100 times the time (a quadratic check takes 256 times as long)."""
-
-    def seconds(count: int) -> float:
-        prompt = shape(count)
-        started = process_time()
-        check_prompt(prompt, REGISTRY, None)
-        return process_time() - started
-
-    few = min(seconds(250) for _ in range(3))
-    assert min(seconds(4000) for _ in range(2)) < 100 * few + 0.05  # sixteen times the nodes; quadratic would be 256
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-def _prompts(registry: Registry) -> st.SearchStrategy[Any]:
-    ids = st.sampled_from(["1", "2", "3", "4"])
-    links = st.tuples(ids, st.integers(-1, 3)).map(list)
-
-    def inputs_of(node_type: NodeType) -> st.SearchStrategy[Any]:
-        names = st.sampled_from([*(port.name for port in node_type.ports.inputs), "other"])
-        inputs = st.dictionaries(names, links | json_values | json_values.map(lambda value: {"__value__": value}))
-        return inputs.map(lambda given: {"class_type": node_type.name, "inputs": given})
-
-    nodes = st.sampled_from(list(registry)).flatmap(inputs_of)
-    odd = json_values | st.fixed_dictionaries({"class_type": json_values}, optional={"inputs": json_values})
-    return st.dictionaries(ids, nodes, max_size=4) | st.dictionaries(ids, nodes | odd, max_size=4) | json_values
-
-
-def _expect_sound(checked: Checked, registry: Registry) -> None:
-    json.dumps(answer_of(checked), allow_nan=False)
-    if checked.error is None:
-        graph, problems = validate(checked.workflow, registry, checked.outputs)
-        assert problems == []
-        plan(graph)
-        assert checked.outputs
-    else:
-        assert checked.outputs == ()
-        assert set(checked.error) == {"type", "message", "details", "extra_info"}
-
-
-@settings(max_examples=300, deadline=None)
-@given(prompt=_prompts(REGISTRY), targets=st.none() | st.lists(st.sampled_from(["1", "2"]), max_size=2))
-def test_any_json_is_answered_and_what_is_accepted_can_run(prompt: Any, targets: list[str] | None) -> None:
-    """Whatever is accepted passes our own validation and planning; whatever is not has an error; nothing raises."""
-    _expect_sound(check_prompt(prompt, REGISTRY, targets), REGISTRY)
-
-
-@settings(max_examples=300, deadline=None)
-@given(prompt=_prompts(BUILTIN))
-def test_any_values_at_the_built_in_nodes_are_answered(prompt: Any) -> None:
-    """As above, with the checks and the ports of the real nodes."""
-    _expect_sound(check_prompt(prompt, BUILTIN, None), BUILTIN)
