@@ -1,0 +1,7 @@
+import "./theme.css";
+
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+
+const root = document.getElementById("root");
+if (root) createRoot(root).render(<StrictMode><p>Ortloom</p></StrictMode>);
